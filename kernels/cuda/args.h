@@ -16,7 +16,9 @@ typedef struct { int64_t at[CUDA_DIMS]; } cuda_strides;
 #define CUDA_EACH 4
 #define CUDA_FLOAT_EACH(is_light, item) ((is_light) ? 16 / (int)(item) : CUDA_EACH)
 #define CUDA_INT_EACH(item) ((int)(item) == 8 ? 2 : CUDA_EACH)
-/* direct: all that is not one value is side by side and aligned for accesses of 16 bytes. */
+/* direct: all that is not one value is side by side and aligned for accesses of 16 bytes. lines: the last dimension is
+ * of groups of as many elements as a thread takes, which an operand has side by side and aligned, or, where its last
+ * step is 0, in one value. */
 
 typedef struct {
     void *out;
@@ -50,7 +52,7 @@ typedef struct {
     void *out;
     const void *in;
     int32_t op, type;
-    bool direct;
+    bool lines, direct;
     cuda_shape shape;
     cuda_strides steps;
 } cuda_unary_args;
@@ -59,7 +61,7 @@ typedef struct {
     void *out;
     const void *a, *b;
     int32_t op, type;
-    bool direct, a_one, b_one; /* with direct: the operand is one value */
+    bool lines, direct, a_one, b_one; /* with direct: the operand is one value */
     cuda_shape shape;
     cuda_strides a_steps, b_steps;
 } cuda_binary_args;
@@ -80,7 +82,7 @@ typedef struct {
     int32_t n_inputs, n_steps, out_type;
     const void *inputs[GM_FUSED_INPUTS];
     int16_t input_types[GM_FUSED_INPUTS];
-    bool input_direct[GM_FUSED_INPUTS], input_one[GM_FUSED_INPUTS];
+    bool lines, input_direct[GM_FUSED_INPUTS], input_one[GM_FUSED_INPUTS];
     cuda_shape shape;
     cuda_strides steps[GM_FUSED_INPUTS];
     gm_fused_step program[GM_FUSED_STEPS];
@@ -113,6 +115,7 @@ typedef struct {
 /* ---- reductions ---- */
 /* Outputs are over kept, each of `reduced` elements, of which a part is `part` (part 0 up to parts - 1); with more than
  * one part, partial results [outputs][parts] of 16 bytes go to `partial`, and reduce_parts joins them. */
+#define CUDA_MANY_PARTS 64 /* that a block joins, and no warp */
 typedef struct {
     void *out;
     const void *in;
@@ -135,14 +138,20 @@ typedef struct {
     int64_t length, stride, parts, part;
 } cuda_arg_reduce_args;
 
-/* Rows of softmax and norms: a warp or a block each. kept: the block's memory holds its rows in float32; lines: rows are
- * aligned for accesses of 4 items. */
+/* Rows of softmax and norms. Elements that a thread keeps in registers: where a warp has a row, where a block has, and
+ * where a block has a long one, of which groups below kept_groups that are in no register are in the block's memory.
+ * lines: all is aligned for accesses of 16 bytes, and rows are made of them. */
+#define CUDA_ROW_THREADS 512
+#define CUDA_ROW_SHORT 32
+#define CUDA_ROW_EACH 16
+#define CUDA_ROW_LONG 64
+#define CUDA_ROW_MEMORY 57344 /* float32 in the memory of a block that has a processor for itself, at most */
 typedef struct {
     void *out;
     const void *x, *weight, *bias;
-    int64_t rows, dim, stride;
+    int64_t rows, dim, stride, kept_groups;
     float eps;
-    bool by_warps, kept, lines;
+    bool lines;
 } cuda_rows_args;
 
 typedef struct {
@@ -154,10 +163,11 @@ typedef struct {
 } cuda_glu_args;
 
 /* ---- orders and running sums ---- */
-/* [rows, length, inner] along length, by chunks; a row of `inner` 1 has chunks of CUDA_SCAN_CHUNK, others fewer. carries:
- * of 16 bytes, [rows * inner][chunks]: what comes before each chunk. */
+/* [rows, length, inner] along length, by chunks; a row of `inner` 1 has chunks of CUDA_SCAN_CHUNK, others fewer.
+ * carries: of 16 bytes, [rows * inner][chunks]: what comes before each chunk. */
 #define CUDA_SCAN_EACH 16
 #define CUDA_SCAN_CHUNK (CUDA_THREADS * CUDA_SCAN_EACH)
+#define CUDA_SCAN_GAP(item) ((item) < 4 ? 4 : (item)) /* bytes after a thread's elements in the block's memory */
 typedef struct {
     void *out;
     const void *in;
@@ -167,19 +177,26 @@ typedef struct {
     int64_t rows, length, inner, chunk, chunks;
 } cuda_scan_args;
 
-/* Keys of elements, in whose order they sort (uint64), and the elements' indices. */
+/* Keys of elements, in whose order they sort, of 32 bits or 64, and the elements' indices. */
 typedef struct {
     void *out;
-    const void *in;
-    uint64_t *keys, *other_keys;
+    const void *in;  /* elements, whose keys the first pass makes; NULL: keys holds them */
+    const void *kth; /* keys in order: those of `in` become classes around the k-th of their row */
+    void *keys, *other_keys;
     uint32_t *indices, *other_indices;
-    uint32_t *counts; /* [rows][256][chunks] */
+    uint32_t *counts, *totals; /* [rows][256][chunks], [rows][256] */
     int32_t type, shift;
     bool take_indices, one_zero;
+    bool with_indices, first, last;        /* first: element i has index i; last: out gets what it is to have */
     int64_t rows, length, chunks, k, kept; /* kept: of the end of a row, what goes to out */
+    const void *values;                    /* elements, by index */
 } cuda_sort_args;
 #define CUDA_SORT_SHORT 2048 /* elements of a row that one block sorts in its memory */
-#define CUDA_SORT_CHUNK 4096
+#define CUDA_SORT_THREADS 512
+#define CUDA_SORT_EACH 16
+#define CUDA_SORT_CHUNK (CUDA_SORT_THREADS * CUDA_SORT_EACH)
+#define CUDA_SORT_DIGITS 256
+#define CUDA_SORT_FEW_CHUNKS 32 /* of a row, whose counts one thread goes through for each digit */
 
 typedef struct {
     uint32_t *out;
@@ -218,9 +235,19 @@ typedef struct {
     cuda_shape lead;
     cuda_strides sparse_steps, dense_steps, index_steps;
     int64_t count, dense_step, index_step, run, sparse_run, dense_run, index_run;
-    uint64_t *keys; /* scatter: positions [lists][count], `limit` for none; in order, with which element each is */
+    /* scatter: indices along the axis, or positions, [lists][count], `limit` for none, of 32 bits or, where
+     * `wide`, 64; in order, with which element each is; starts: where those of each are, NULL or [lists][limit]. */
+    void *keys;
     const uint32_t *order;
+    uint32_t *starts;
     uint64_t limit;
+    bool wide;
+    /* sums to few places: of bucket b are places [b << shift, (b + 1) << shift), whose elements come to `values` and
+     * their places in the bucket to `keys`, of a byte; counts, totals: as of a sort's digits. */
+    int32_t shift;
+    int64_t chunks;
+    void *values;
+    uint32_t *counts, *totals;
 } cuda_index_args;
 
 /* ---- layers: those of the contract where these hold no pointer to memory of the host ---- */

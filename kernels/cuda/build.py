@@ -3,6 +3,7 @@ It is what the package gomlx-cuda13 carries; the functions at the end build that
 
     python build.py digest                      what host and device code must share
     python build.py kernels OUT [ARCH ...]      90a, 80, compute_80, ...; default: what GOMLX_CUDA_ARCHS says
+    python build.py limits OUT.log              whether no kernel needs more than limits.txt says, of sm_90a
     python build.py empty OUT                   the head alone, for tests without a card
 
 GOMLX_CUDA_ARCHS: "native", the cards of this machine; "all", for packages that others use; or names with commas; unset:
@@ -11,6 +12,7 @@ the compiler says of registers.
 """
 import base64
 import concurrent.futures
+import fnmatch
 import hashlib
 import os
 import re
@@ -24,6 +26,7 @@ import zipfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 KERNELS = os.path.dirname(HERE)
 ROOT = os.path.dirname(KERNELS)
+OUT = os.path.join(ROOT, "build", "cuda", "kernels")     # of the package, and images that are kept
 MAGIC = b"gomlx kernels 1"
 FLAGS = ["-std=c++17", "-O3", "-fmad=false", "--fatbin", "--compress-mode=size", "-Xptxas", "-v"]
 ALL = ("80", "86", "89", "90a", "100", "120", "compute_80", "compute_90")
@@ -36,11 +39,19 @@ def read(*path):
         return file.read()
 
 
-def shared():
-    """All that every part is made of."""
-    names = ["args.h", "kernels.def", *sorted(name for name in os.listdir(HERE) if name.endswith(".cuh"))]
-    texts = [read(HERE, name) for name in names]
-    return texts + [read(KERNELS, name) for name in ("kernels.h", "unary.def", "binary.def", "cpu/simd_math.h")]
+def made_of(part):
+    """The files that a part is made of: its own, and what they include of this project's."""
+    found, ahead = [], [os.path.join(HERE, f"{part}.cu")]
+    while ahead:
+        path = ahead.pop()
+        if path not in found:
+            found.append(path)
+            names = re.findall(rb'^\s*#\s*include\s+"([^"]+)"', read(path), re.M)
+            places = [[os.path.join(folder, name.decode()) for folder in (os.path.dirname(path), HERE, KERNELS)]
+                      for name in names]
+            ahead += [os.path.normpath(one) for one in (next(filter(os.path.exists, these), None) for these in places)
+                      if one]
+    return sorted(found)
 
 
 def parts():
@@ -55,8 +66,9 @@ def hash_of(texts):
 
 
 def digest():
-    """SHA-256 of what both sides see: the parameters of kernels, and the kernels."""
-    return hash_of([*shared(), *(read(HERE, f"{part}.cu") for part in parts())])
+    """SHA-256 of what both sides see: the parameters of kernels, their names, and the kernels."""
+    paths = {path for part in parts() for path in made_of(part)}
+    return hash_of(read(path) for path in [os.path.join(HERE, "kernels.def"), *sorted(paths)])
 
 
 def find_nvcc():
@@ -103,7 +115,7 @@ def compile_part(part, names, folder):
     """The image of a part and what the compiler said."""
     targets = [f"-gencode=arch=compute_{name.removeprefix('compute_')},code={word(name)}" for name in names]
     command = [*FLAGS, *targets, f"-I{KERNELS}", f"-I{HERE}", os.path.join(HERE, f"{part}.cu")]
-    key = hash_of([*shared(), read(HERE, f"{part}.cu"), " ".join([*FLAGS, *targets]).encode()])
+    key = hash_of([*(read(path) for path in made_of(part)), " ".join([*FLAGS, *targets]).encode()])
     image = os.path.join(folder, f"{part}-{key[:16]}")
     if not os.path.exists(image + ".log"):
         nvcc = find_nvcc()
@@ -142,6 +154,35 @@ def kernels(out, names):
         file.write(b"".join(log for _, log in made))
 
 
+# ---- what kernels may need ----
+def read_limits():
+    """[(pattern, registers, bytes spilled)] of limits.txt: the first that fits counts."""
+    lines = read(HERE, "limits.txt").decode().splitlines()
+    rows = [line.split() for line in lines if line and not line.startswith("#")]
+    return [(pattern, int(registers), int(spilled)) for pattern, registers, spilled in rows]
+
+
+def needs(log):
+    """{kernel: (registers, bytes spilled)} of what the compiler said, for sm_90a."""
+    found = {}
+    for text in log.split("Compiling entry function ")[1:]:
+        name, architecture = re.match(r"'gm_(\w+)' for '(\w+)'", text).groups()
+        if architecture == "sm_90a":
+            found[name] = (int(re.search(r"Used (\d+) registers", text)[1]),
+                           int(re.search(r"(\d+) bytes spill stores", text)[1]))
+    return found
+
+
+def beyond_limits(log):
+    """A line for each kernel that needs more than it may."""
+    limits, said = read_limits(), []
+    for name, (registers, spilled) in needs(log).items():
+        _, most, most_spilled = next(row for row in limits if fnmatch.fnmatchcase(name, row[0]))
+        if registers > most or spilled > most_spilled:
+            said.append(f"{name}: {registers} registers and {spilled} bytes spilled, not {most} and {most_spilled}")
+    return said
+
+
 # ---- the package, as pip asks for it ----
 def get_requires_for_build_wheel(config_settings=None):
     return [] if find_nvcc() else list(NVCC)
@@ -160,12 +201,11 @@ def metadata():
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """A wheel of any Python and platform: its one file is code for GPUs."""
     names, (name, text) = architectures(), metadata()
-    out = os.path.join(ROOT, "build", "cuda", "kernels")
-    os.makedirs(os.path.dirname(out), exist_ok=True)
+    os.makedirs(os.path.dirname(OUT), exist_ok=True)
     print(f"gomlx-cuda13: compiling for {', '.join(names)} (minutes)", flush=True)
-    kernels(out, names)
+    kernels(OUT, names)
     tag = "py3-none-any"
-    files = {"gomlx_cuda13/kernels": read(out), f"{name}.dist-info/METADATA": text.encode(),
+    files = {"gomlx_cuda13/kernels": read(OUT), f"{name}.dist-info/METADATA": text.encode(),
              f"{name}.dist-info/licenses/LICENSE": read(ROOT, "LICENSE"),
              f"{name}.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: gomlx\nRoot-Is-Purelib: true\n"
                                         b"Tag: %s\n" % tag.encode()}
@@ -186,6 +226,9 @@ if __name__ == "__main__":
         print(digest())
     elif sys.argv[1:2] == ["kernels"] and len(sys.argv) > 2:
         kernels(sys.argv[2], sys.argv[3:] or architectures())
+    elif sys.argv[1:2] == ["limits"] and len(sys.argv) == 3:
+        if said := beyond_limits(read(sys.argv[2]).decode()):
+            raise SystemExit("\n".join(said))
     elif sys.argv[1:2] == ["empty"] and len(sys.argv) == 3:
         write(sys.argv[2], ["sm_90"], [b""] * len(parts()))
     else:

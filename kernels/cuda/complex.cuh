@@ -1,12 +1,10 @@
-/* complex.cuh - functions of complex64 under the names of C's library. They are computed in float64 and rounded once, so
- * that the textbook's formulas lose no digit of float32. */
+/* complex.cuh - functions of complex64 under the names of C's library. They are computed in float64 and rounded once,
+ * so that the textbook's formulas lose no digit of float32. */
 #ifndef GOMLX_CUDA_COMPLEX_CUH
 #define GOMLX_CUDA_COMPLEX_CUH
 #include "elements.cuh"
 
-struct c128 {
-    double re, im;
-};
+struct c128 { double re, im; };
 DEVICE c128 wide_of(c64 z) { return {(double)z.re, (double)z.im}; }
 DEVICE c64 complex_of(double re, double im) { return c64((float)re, (float)im); }
 DEVICE c64 narrow_of(c128 z) { return complex_of(z.re, z.im); }

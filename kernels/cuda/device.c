@@ -205,6 +205,8 @@ void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, 
     cuda_start_grid(kernel, (int64_t[]){blocks, 1, 1}, threads, shared, params);
 }
 
+bool cuda_is_hopper(void) { return issuing->major == 9; }
+
 void cuda_refuse(const char *what) {
     snprintf(issuing->why, sizeof issuing->why, "%s has no kernel on the GPU; pass stream=mx.cpu", what);
     outcome = DEVICE_FAILED;

@@ -1,5 +1,5 @@
-/* elements.cu - copies and casts, select, arange, pad, softcap. A thread takes 16 bytes at a time where operands are side by
- * side, else CUDA_EACH elements a block's width apart. */
+/* elements.cu - copies and casts, select, arange, pad, softcap. A thread takes 16 bytes at a time where operands are
+ * side by side, else CUDA_EACH elements a block's width apart. */
 #include "functions.cuh"
 
 DEVICE int64_t first_element(int each) { return block_index() * thread_count() * each + thread_index(); }
@@ -17,7 +17,8 @@ template <class OUT, class IN, class F> DEVICE void map_direct(OUT *out, const I
         const int64_t at = first + v * thread_count();
         if ((at + 1) * N <= n) {
             pack<OUT, N> y;
-            UNROLL for (int i = 0; i < N; i++) y.at[i] = f(x[v].at[i]);
+            UNROLL for (int i = 0; i < N; i++)
+                y.at[i] = f(x[v].at[i]);
             ((pack<OUT, N> *)out)[at] = y;
         } else {
             for (int64_t i = at * N; i < n; i++) out[i] = f(in[i]);
@@ -50,6 +51,7 @@ KERNEL(gm_copy_1, cuda_copy_args, CUDA_THREADS) { copy_items<uint8_t>(a); }
 KERNEL(gm_copy_2, cuda_copy_args, CUDA_THREADS) { copy_items<uint16_t>(a); }
 KERNEL(gm_copy_4, cuda_copy_args, CUDA_THREADS) { copy_items<uint32_t>(a); }
 KERNEL(gm_copy_8, cuda_copy_args, CUDA_THREADS) { copy_items<uint64_t>(a); }
+KERNEL(gm_copy_16, cuda_copy_args, CUDA_THREADS) { copy_items<pack<uint32_t, 4>>(a); }
 
 /* Casts between floats that are side by side. */
 template <int OUT, int IN> DEVICE void cast_floats(const cuda_copy_args &a) {
@@ -95,7 +97,8 @@ KERNEL(gm_copy_at, cuda_copy_at_args, CUDA_THREADS) {
 #define TILE_ROWS (CUDA_THREADS / TILE)
 template <class T> DEVICE void turn_items(const cuda_turn_args &a) {
     SHARED T tile[TILE][TILE + 1];
-    const int64_t across = (a.columns + TILE - 1) / TILE, down = (a.rows + TILE - 1) / TILE;
+    const int64_t across = (a.columns + TILE - 1) / TILE
+    , down = (a.rows + TILE - 1) / TILE;
     int64_t block = block_index();
     const int64_t column = block % across * TILE;
     block /= across;
@@ -109,12 +112,15 @@ template <class T> DEVICE void turn_items(const cuda_turn_args &a) {
     }
     const T *in = (const T *)a.in + from;
     T *out = (T *)a.out + to;
-    const int x = thread_index() % TILE, y = thread_index() / TILE;
+    const int x = thread_index() % TILE
+    , y = thread_index() / TILE;
     UNROLL for (int j = 0; j < TILE; j += TILE_ROWS)
-        if (row + x < a.rows && column + y + j < a.columns) tile[y + j][x] = in[(column + y + j) * a.in_column + row + x];
+        if (row + x < a.rows && column + y + j < a.columns)
+            tile[y + j][x] = in[(column + y + j) * a.in_column + row + x];
     barrier();
     UNROLL for (int j = 0; j < TILE; j += TILE_ROWS)
-        if (row + y + j < a.rows && column + x < a.columns) out[(row + y + j) * a.out_row + column + x] = tile[x][y + j];
+        if (row + y + j < a.rows && column + x < a.columns)
+            out[(row + y + j) * a.out_row + column + x] = tile[x][y + j];
 }
 KERNEL(gm_turn_1, cuda_turn_args, CUDA_THREADS) { turn_items<uint8_t>(a); }
 KERNEL(gm_turn_2, cuda_turn_args, CUDA_THREADS) { turn_items<uint16_t>(a); }
@@ -132,7 +138,8 @@ template <class T> DEVICE void select_items(const cuda_select_args &a) {
             const pack<uint8_t, N> cond = ((const pack<uint8_t, N> *)a.cond)[at];
             const pack<T, N> left = ((const pack<T, N> *)x)[at], right = ((const pack<T, N> *)y)[at];
             pack<T, N> z;
-            UNROLL for (int i = 0; i < N; i++) z.at[i] = cond.at[i] ? left.at[i] : right.at[i];
+            UNROLL for (int i = 0; i < N; i++)
+                z.at[i] = cond.at[i] ? left.at[i] : right.at[i];
             ((pack<T, N> *)out)[at] = z;
         } else {
             for (int64_t i = at * N; i < n; i++) out[i] = a.cond[i] ? x[i] : y[i];

@@ -1,5 +1,5 @@
-/* elements.cuh - elements of every type: float32 from f32, f16 and bf16; int64 from integers; complex numbers; walks over
- * strided operands; accesses of 16 bytes. */
+/* elements.cuh - elements of every type: float32 from f32, f16 and bf16; int64 from integers; complex numbers; walks
+ * over strided operands; accesses of 16 bytes. */
 #ifndef GOMLX_CUDA_ELEMENTS_CUH
 #define GOMLX_CUDA_ELEMENTS_CUH
 #include "args.h"
@@ -55,7 +55,7 @@ DEVICE vf vf_scale2(vf p, vf n) {
 
 /* ---- types ---- */
 DEVICE int item_size(int type) {
-    return type == GM_T_BOOL || type == GM_T_U8 || type == GM_T_I8                       ? 1
+    return type == GM_T_BOOL || type == GM_T_U8 || type == GM_T_I8                         ? 1
            : type == GM_T_U16 || type == GM_T_I16 || type == GM_T_F16 || type == GM_T_BF16 ? 2
            : type == GM_T_U32 || type == GM_T_I32 || type == GM_T_F32                      ? 4
                                                                                            : 8;
@@ -175,7 +175,8 @@ DEVICE c64 operator/(c64 a, float b) { return c64(a.re / b, a.im / b); }
 /* In float64, which no square leaves. */
 DEVICE c64 operator/(c64 a, c64 b) {
     const double br = b.re, bi = b.im, size = br * br + bi * bi;
-    const double re = ((double)a.re * br + (double)a.im * bi) / size, im = ((double)a.im * br - (double)a.re * bi) / size;
+    const double re = ((double)a.re * br + (double)a.im * bi) / size,
+                 im = ((double)a.im * br - (double)a.re * bi) / size;
     if (re == re || im == im) return c64((float)re, (float)im);
     if (size == 0 && (a.re == a.re || a.im == a.im)) {
         const float far = copysignf(INFINITY, b.re);
@@ -193,19 +194,22 @@ DEVICE c64 operator/(c64 a, c64 b) {
 }
 
 /* ---- walks ---- */
-/* The offset of element i of a shape for each of K operands; launchers see to it that i has 32 bits, whose division takes
- * a third of the time. */
+/* The offset of element i of a shape for each of K operands; launchers see to it that i has 32 bits, whose division
+ * takes a third of the time. */
 template <int K> struct offsets { int64_t at[K]; };
 template <int K> DEVICE offsets<K> offsets_of(const cuda_shape &s, const cuda_strides *const (&steps)[K], int64_t i) {
     offsets<K> o;
-    UNROLL for (int k = 0; k < K; k++) o.at[k] = 0;
+    UNROLL for (int k = 0; k < K; k++)
+        o.at[k] = 0;
     uint32_t left = (uint32_t)i;
     for (int d = s.ndim - 1; d > 0; d--) {
         const uint32_t size = (uint32_t)s.shape[d], next = left / size, index = left - next * size;
-        UNROLL for (int k = 0; k < K; k++) o.at[k] += (int64_t)index * steps[k]->at[d];
+        UNROLL for (int k = 0; k < K; k++)
+            o.at[k] += (int64_t)index * steps[k]->at[d];
         left = next;
     }
-    UNROLL for (int k = 0; k < K; k++) o.at[k] += (int64_t)left * steps[k]->at[0];
+    UNROLL for (int k = 0; k < K; k++)
+        o.at[k] += (int64_t)left * steps[k]->at[0];
     return o;
 }
 DEVICE int64_t offset_of(const cuda_shape &s, const cuda_strides &steps, int64_t i) {
@@ -216,7 +220,8 @@ DEVICE int64_t offset_of(const cuda_shape &s, const cuda_strides &steps, int64_t
 /* N items that are accessed at once. */
 template <class T, int N> struct alignas(sizeof(T) * N) pack { T at[N]; };
 
-/* ---- joining values of a block; all threads get the result, in an order that the number of threads alone gives ---- */
+/* ---- joining values of a block; all threads get the result, in an order that the number of threads alone gives ----
+ */
 template <class T, class F> DEVICE T join_warp(T x, F join) {
     UNROLL for (int m = WARP / 2; m > 0; m /= 2) {
         const T other = lane_xor(x, m);

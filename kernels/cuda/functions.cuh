@@ -1,5 +1,5 @@
-/* functions.cuh - the functions of unary.def and binary.def on the device. Where a row has a form over vectors, it is the
- * processor's, one lane wide, and gives its bits; what goes through libm there goes through CUDA's library here. */
+/* functions.cuh - the functions of unary.def and binary.def on the device. Where a row has a form over vectors, it is
+ * the processor's, one lane wide, and gives its bits; what goes through libm there goes through CUDA's library here. */
 #ifndef GOMLX_CUDA_FUNCTIONS_CUH
 #define GOMLX_CUDA_FUNCTIONS_CUH
 #include "complex.cuh"

@@ -1,6 +1,7 @@
 /* index.cu - elements chosen by index arrays. Where several indices of a scatter meet, they come in the order of i: the
  * positions were sorted before, stably, and one thread takes those of a place one after another. */
 #include "functions.cuh"
+#include "order.cuh"
 
 #define NOWHERE INT64_MIN
 
@@ -18,14 +19,21 @@ KERNEL(gm_positions, cuda_positions_args, CUDA_THREADS) {
     const int64_t before = a.first ? 0 : a.out[i];
     a.out[i] = inside && before != NOWHERE ? before + v * a.step : NOWHERE;
 }
-/* The position that an index gives. */
-DEVICE int64_t position_of(const cuda_index_args &a, int64_t at) {
+/* An index along the axis; where positions were made before, that position. */
+DEVICE int64_t index_of(const cuda_index_args &a, int64_t at) {
     if (a.size < 0) return ((const int64_t *)a.index)[at];
     const int64_t x = load_int(a.index, at, a.index_type);
     const int64_t v = x < 0 && a.index_type != GM_T_U32 && a.index_type != GM_T_U64 ? x + a.size : x;
-    if ((uint64_t)v < (uint64_t)a.size) return v * a.step;
+    if ((uint64_t)v < (uint64_t)a.size) return v;
     tell_fault(a.fault, x);
     return NOWHERE;
+}
+DEVICE int64_t position_of(const cuda_index_args &a, int64_t index) {
+    return a.size < 0 || index == NOWHERE ? index : index * a.step;
+}
+/* Of numbers that are not negative; those of 32 bits take a third of the time. */
+DEVICE int64_t quotient(int64_t a, int64_t b) {
+    return ((uint64_t)a | (uint64_t)b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 struct lead_offsets { int64_t sparse, dense, index; };
 DEVICE lead_offsets lead_of(const cuda_index_args &a, int64_t lead) {
@@ -33,32 +41,56 @@ DEVICE lead_offsets lead_of(const cuda_index_args &a, int64_t lead) {
     const offsets<3> o = offsets_of<3>(a.lead, steps, lead);
     return {o.at[0], o.at[1], o.at[2]};
 }
+/* All positions are read before the first element, all elements before one is written. */
 template <class T> DEVICE void take_items(const cuda_index_args &a) {
     const int64_t first = block_index() * CUDA_THREADS * CUDA_EACH + thread_index();
     const int64_t total = a.lead.count * a.count * a.run;
+    int64_t from[CUDA_EACH], to[CUDA_EACH];
+    T value[CUDA_EACH];
     UNROLL for (int e = 0; e < CUDA_EACH; e++) {
         const int64_t k = first + e * CUDA_THREADS;
         if (k >= total) continue;
-        const int64_t row = k / a.run, r = k - row * a.run, lead = row / a.count, i = row - lead * a.count;
+        const int64_t row = quotient(k, a.run), r = k - row * a.run, lead = quotient(row, a.count);
+        const int64_t i = row - lead * a.count;
         const lead_offsets o = lead_of(a, lead);
-        const int64_t at = position_of(a, o.index + i * a.index_step + r * a.index_run);
-        T value = 0;
-        if (at != NOWHERE) value = ((const T *)a.in)[o.sparse + at + r * a.sparse_run];
-        ((T *)a.out)[o.dense + i * a.dense_step + r] = value;
+        const int64_t at = position_of(a, index_of(a, o.index + i * a.index_step + r * a.index_run));
+        from[e] = at == NOWHERE ? NOWHERE : o.sparse + at + r * a.sparse_run;
+        to[e] = o.dense + i * a.dense_step + r;
     }
+    UNROLL for (int e = 0; e < CUDA_EACH; e++) {
+        value[e] = T{};
+        if (first + e * CUDA_THREADS < total && from[e] != NOWHERE) value[e] = ((const T *)a.in)[from[e]];
+    }
+    UNROLL for (int e = 0; e < CUDA_EACH; e++)
+        if (first + e * CUDA_THREADS < total) ((T *)a.out)[to[e]] = value[e];
 }
 KERNEL(gm_take_1, cuda_index_args, CUDA_THREADS) { take_items<uint8_t>(a); }
 KERNEL(gm_take_2, cuda_index_args, CUDA_THREADS) { take_items<uint16_t>(a); }
 KERNEL(gm_take_4, cuda_index_args, CUDA_THREADS) { take_items<uint32_t>(a); }
 KERNEL(gm_take_8, cuda_index_args, CUDA_THREADS) { take_items<uint64_t>(a); }
+KERNEL(gm_take_16, cuda_index_args, CUDA_THREADS) { take_items<pack<uint32_t, 4>>(a); }
 
 /* Keys of a scatter's lists: the position, or the limit. A list is of one lead, or of one column of it. */
+DEVICE uint64_t scatter_key(const cuda_index_args &a, int64_t i) {
+    return a.wide ? ((const uint64_t *)a.keys)[i] : ((const uint32_t *)a.keys)[i];
+}
 KERNEL(gm_scatter_keys, cuda_index_args, CUDA_THREADS) {
     const int64_t k = block_index() * CUDA_THREADS + thread_index(), width = a.index_run ? a.run : 1;
     if (k >= a.lead.count * width * a.count) return;
-    const int64_t list = k / a.count, i = k % a.count, r = list % width;
-    const int64_t at = position_of(a, lead_of(a, list / width).index + i * a.index_step + r * a.index_run);
-    a.keys[k] = at == NOWHERE ? a.limit : (uint64_t)at;
+    const int64_t list = quotient(k, a.count), i = k - list * a.count, lead = quotient(list, width);
+    const int64_t at = index_of(a, lead_of(a, lead).index + i * a.index_step + (list - lead * width) * a.index_run);
+    const uint64_t key = at == NOWHERE ? a.limit : (uint64_t)at;
+    if (a.wide) ((uint64_t *)a.keys)[k] = key;
+    else ((uint32_t *)a.keys)[k] = (uint32_t)key;
+}
+/* Where the elements of each key begin; those of no element were set to UINT32_MAX before. */
+KERNEL(gm_scatter_starts, cuda_index_args, CUDA_THREADS) {
+    const int64_t k = block_index() * CUDA_THREADS + thread_index();
+    if (k >= a.lead.count * (a.index_run ? a.run : 1) * a.count) return;
+    const int64_t list = quotient(k, a.count), i = k - list * a.count;
+    const uint64_t key = scatter_key(a, k);
+    if (key < a.limit && (i == 0 || scatter_key(a, k - 1) != key))
+        a.starts[list * (int64_t)a.limit + (int64_t)key] = (uint32_t)i;
 }
 template <class T, class W> DEVICE T scatter_int(T x, T y, int mode) {
     switch (mode) {
@@ -119,23 +151,146 @@ DEVICE void scatter_last(const cuda_index_args &a, int64_t to, int64_t from) {
     default: ((uint64_t *)a.out)[to] = ((const uint64_t *)a.in)[from];
     }
 }
-/* A thread for each sorted place and element of a run: the first of a place's does them all. */
+/* What comes to one place, in order: float32 from float32 holds its sum in a register, and reads ahead. */
+#define SCATTER_AHEAD 8
+DEVICE void scatter_floats(const cuda_index_args &a, int64_t list, int64_t first, uint64_t key, int64_t to,
+                           int64_t from) {
+    const uint32_t *order = a.order + list * a.count;
+    float value = ((const float *)a.out)[to];
+    for (int64_t i = first;; i += SCATTER_AHEAD) {
+        float next[SCATTER_AHEAD];
+        bool is_same[SCATTER_AHEAD];
+        UNROLL for (int e = 0; e < SCATTER_AHEAD; e++) {
+            is_same[e] = i + e < a.count && scatter_key(a, list * a.count + i + e) == key;
+            next[e] = is_same[e] ? ((const float *)a.in)[from + order[i + e] * a.dense_step] : 0.0f;
+        }
+        UNROLL for (int e = 0; e < SCATTER_AHEAD; e++)
+            if (is_same[e]) value = scatter_float(value, next[e], a.mode);
+        if (!is_same[SCATTER_AHEAD - 1]) break;
+    }
+    ((float *)a.out)[to] = value;
+}
+/* A thread for each key, or each sorted place, and element of a run: the first of a place's does them all. */
 KERNEL(gm_scatter, cuda_index_args, CUDA_THREADS) {
     const int64_t k = block_index() * CUDA_THREADS + thread_index();
     const int64_t lists = a.lead.count * (a.index_run ? a.run : 1), across = a.index_run ? 1 : a.run;
-    if (k >= lists * a.count * across) return;
-    const int64_t place = k / across, list = place / a.count, first = place % a.count;
-    const int64_t lead = a.index_run ? list / a.run : list, r = a.index_run ? list % a.run : k % across;
-    const uint64_t *keys = a.keys + list * a.count;
+    const int64_t each = a.starts ? (int64_t)a.limit : a.count;
+    if (k >= lists * each * across) return;
+    const int64_t place = quotient(k, across), list = quotient(place, each), of_list = place - list * each;
+    const int64_t lead = a.index_run ? quotient(list, a.run) : list;
+    const int64_t r = a.index_run ? list - lead * a.run : k - place * across;
     const uint32_t *order = a.order + list * a.count;
-    const uint64_t at = keys[first];
-    if (at >= a.limit || (first > 0 && keys[first - 1] == at)) return;
+    const int64_t first = a.starts ? a.starts[place] : of_list, base = list * a.count;
+    if (first == UINT32_MAX) return;
+    const uint64_t key = scatter_key(a, base + first);
+    if (key >= a.limit || (!a.starts && first > 0 && scatter_key(a, base + first - 1) == key)) return;
     const lead_offsets o = lead_of(a, lead);
-    const int64_t to = o.sparse + (int64_t)at + r * a.sparse_run, from = o.dense + r * a.dense_run;
+    const int64_t to = o.sparse + position_of(a, (int64_t)key) + r * a.sparse_run;
+    const int64_t from = o.dense + r * a.dense_run;
+    if (a.type == GM_T_F32 && a.in_type == GM_T_F32 && a.mode != GM_S_UPDATE) {
+        scatter_floats(a, list, first, key, to, from);
+        return;
+    }
     int64_t last = first;
-    for (int64_t i = first; i < a.count && keys[i] == at; i++) {
+    for (int64_t i = first; i < a.count && scatter_key(a, base + i) == key; i++) {
         if (a.mode != GM_S_UPDATE) scatter_one(a, to, from + order[i] * a.dense_step);
         last = i;
     }
     if (a.mode == GM_S_UPDATE) scatter_last(a, to, from + order[last] * a.dense_step);
+}
+
+/* ---- sums of float32 to few places: elements go to the bucket of their place, in order, and a block sums each
+ * bucket's chunk after chunk, of which each place's elements are put side by side. What an index out of range names is
+ * -0 to the first place, which changes nothing. ---- */
+DEVICE void read_places(const cuda_index_args &a, int64_t chunk, uint32_t (&key)[CUDA_SORT_EACH],
+                        bool (&inside)[CUDA_SORT_EACH]) {
+    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++) {
+        const int64_t i = sort_place(chunk, e);
+        const int64_t at = i < a.count ? index_of(a, i * a.index_step) : NOWHERE;
+        inside[e] = at != NOWHERE;
+        key[e] = inside[e] ? (uint32_t)at : 0;
+    }
+}
+KERNEL(gm_scatter_count, cuda_index_args, CUDA_SORT_THREADS) {
+    SHARED uint32_t counts[SORT_WARPS / 4 * CUDA_SORT_DIGITS];
+    uint32_t key[CUDA_SORT_EACH], sum = 0;
+    bool inside[CUDA_SORT_EACH];
+    read_places(a, block_index(), key, inside);
+    for (int i = thread_index(); i < SORT_WARPS / 4 * CUDA_SORT_DIGITS; i += CUDA_SORT_THREADS) counts[i] = 0;
+    barrier();
+    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
+        if (sort_place(block_index(), e) < a.count)
+            count_up(&counts[thread_index() / WARP / 4 * CUDA_SORT_DIGITS + (key[e] >> a.shift)]);
+    barrier();
+    if (thread_index() >= CUDA_SORT_DIGITS) return;
+    for (int c = 0; c < SORT_WARPS / 4; c++) sum += counts[c * CUDA_SORT_DIGITS + thread_index()];
+    a.counts[thread_index() * a.chunks + block_index()] = sum;
+}
+KERNEL(gm_scatter_move, cuda_index_args, CUDA_SORT_THREADS) {
+    constexpr int EACH = CUDA_SORT_EACH;
+    SHARED uint64_t sums[SORT_WARPS];
+    SHARED uint32_t bases[CUDA_SORT_DIGITS];
+    uint32_t *next = (uint32_t *)block_memory();
+    float *values = (float *)(next + SORT_WARPS * CUDA_SORT_DIGITS);
+    uint16_t *keys = (uint16_t *)(values + CUDA_SORT_CHUNK);
+    uint32_t key[EACH], digit[EACH], at[EACH];
+    bool inside[EACH];
+    float value[EACH];
+    const int64_t chunk = block_index(), left = a.count - chunk * CUDA_SORT_CHUNK;
+    const int d = thread_index();
+    read_places(a, chunk, key, inside);
+    UNROLL for (int e = 0; e < EACH; e++) {
+        const int64_t i = sort_place(chunk, e);
+        digit[e] = i < a.count ? key[e] >> a.shift : CUDA_SORT_DIGITS - 1; /* what is beyond the end comes last */
+        value[e] = inside[e] ? ((const float *)a.in)[i * a.dense_step] : -0.0f;
+    }
+    const uint64_t before = order_chunk(digit, at, next, sums, d < CUDA_SORT_DIGITS ? a.totals[d] : 0u);
+    if (d < CUDA_SORT_DIGITS) bases[d] = (uint32_t)(before >> 32) + a.counts[d * a.chunks + chunk] - (uint32_t)before;
+    UNROLL for (int e = 0; e < EACH; e++) {
+        values[at[e]] = value[e];
+        keys[at[e]] = (uint16_t)key[e];
+    }
+    barrier();
+    UNROLL for (int e = 0; e < EACH; e++) {
+        const int i = e * CUDA_SORT_THREADS + thread_index();
+        if (i >= left) continue;
+        const uint32_t to = bases[keys[i] >> a.shift] + (uint32_t)i;
+        ((float *)a.values)[to] = values[i];
+        ((uint8_t *)a.keys)[to] = (uint8_t)(keys[i] & ((1u << a.shift) - 1));
+    }
+}
+KERNEL(gm_scatter_sums, cuda_index_args, CUDA_SORT_THREADS) {
+    constexpr int EACH = CUDA_SORT_EACH;
+    SHARED uint64_t sums[SORT_WARPS];
+    SHARED uint32_t starts[CUDA_SORT_DIGITS + 1];
+    uint32_t *next = (uint32_t *)block_memory();
+    float *values = (float *)(next + SORT_WARPS * CUDA_SORT_DIGITS), value[EACH];
+    uint32_t digit[EACH], at[EACH], first = 0;
+    const int d = thread_index();
+    const uint32_t place = ((uint32_t)block_index() << a.shift) + (uint32_t)d;
+    const bool has_place = d < 1 << a.shift && place < a.limit;
+    float *out = (float *)a.out + (int64_t)place * a.step;
+    float sum = has_place ? *out : 0.0f;
+    for (int64_t b = 0; b < block_index(); b++) first += a.totals[b];
+    const uint32_t count = a.totals[block_index()];
+    for (uint32_t done = 0; done < count; done += CUDA_SORT_CHUNK) {
+        const uint32_t left = count - done < CUDA_SORT_CHUNK ? count - done : CUDA_SORT_CHUNK;
+        UNROLL for (int e = 0; e < EACH; e++) {
+            const uint32_t i = (uint32_t)sort_place(0, e);
+            digit[e] = i < left ? ((const uint8_t *)a.keys)[first + done + i] : CUDA_SORT_DIGITS - 1;
+            value[e] = i < left ? ((const float *)a.values)[first + done + i] : 0.0f;
+        }
+        const uint64_t before = order_chunk(digit, at, next, sums, 0);
+        if (d < CUDA_SORT_DIGITS) starts[d] = (uint32_t)before;
+        if (d == 0) starts[CUDA_SORT_DIGITS] = left;
+        UNROLL for (int e = 0; e < EACH; e++)
+            values[at[e]] = value[e];
+        barrier();
+        if (has_place) {
+            const uint32_t end = starts[d + 1] < left ? starts[d + 1] : left;
+            for (uint32_t i = starts[d]; i < end; i++) sum += values[i];
+        }
+        barrier();
+    }
+    if (has_place) *out = sum;
 }

@@ -1,5 +1,5 @@
-/* joins.cuh - what reductions and running sums join, one struct for each: `acc`, of at most 16 bytes, its start, an element
- * taken into it, two of them joined in order, and the result stored. */
+/* joins.cuh - what reductions and running sums join, one struct for each: `acc`, of at most 16 bytes, its start, an
+ * element taken into it, two of them joined in order, and the result stored. */
 #ifndef GOMLX_CUDA_JOINS_CUH
 #define GOMLX_CUDA_JOINS_CUH
 #include "functions.cuh"
@@ -104,17 +104,13 @@ struct any_truths {
 };
 /* Extremes in lexicographic order, NaN first; the logarithm of the sum of exponentials over the greatest. */
 struct join_complex {
-    struct acc {
-        double re, im;
-    };
+    struct acc { double re, im; };
     static METHOD acc start(int op, int) {
         if (op == GM_R_LOGSUMEXP || op == GM_R_MAX) return {-(double)INFINITY, -(double)INFINITY};
         if (op == GM_R_MIN) return {(double)INFINITY, (double)INFINITY};
         return {op == GM_R_PROD ? 1.0 : 0.0, 0};
     }
-    static METHOD acc take(acc a, c64 x, int op, int type) {
-        return join(a, {(double)x.re, (double)x.im}, op, type);
-    }
+    static METHOD acc take(acc a, c64 x, int op, int type) { return join(a, {(double)x.re, (double)x.im}, op, type); }
     static METHOD acc join(acc a, acc b, int op, int) {
         if (op == GM_R_SUM) return {a.re + b.re, a.im + b.im};
         if (op == GM_R_PROD) return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};

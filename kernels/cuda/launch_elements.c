@@ -10,6 +10,28 @@ static int64_t element_blocks(bool direct, int64_t n, int64_t widest, int vector
     return blocks_of(n, direct ? CUDA_THREADS * (16 / widest) * vectors : CUDA_THREADS * CUDA_EACH);
 }
 
+/* An operand whose elements have `item` bytes. */
+typedef struct {
+    const void *at;
+    cuda_strides *steps;
+    int64_t item;
+} line_operand;
+/* Makes groups of `each` elements of the last dimension, where args.h says that they may be made. */
+static bool make_lines(cuda_shape *shape, int64_t each, int operands, const line_operand *o) {
+    const int last = shape->ndim - 1;
+    if (each < 2 || shape->shape[last] % each) return false;
+    for (int k = 0; k < operands; k++) {
+        if (o[k].steps->at[last] == 0) continue;
+        if (o[k].steps->at[last] != 1 || !is_aligned(o[k].at, (size_t)(each * o[k].item))) return false;
+        for (int d = 0; d < last; d++)
+            if (o[k].steps->at[d] % each) return false;
+    }
+    shape->shape[last] /= each;
+    shape->count /= each;
+    for (int k = 0; k < operands; k++) o[k].steps->at[last] *= each;
+    return true;
+}
+
 /* ---- copies ---- */
 /* One of the dimensions but the last is the one along which `in` is side by side: the copy turns matrices of these two.
  * False where they are too small to gain by it. */
@@ -53,10 +75,22 @@ static void copy_walk(const gm_copy_args *a, const cuda_walk *w, void *out, cons
     if (same && launch_turn(a, w, out, in)) return;
     p.direct = walk_is_line(w, 0) && walk_is_line(w, 1) && is_aligned(out, 16) && is_aligned(in, 16);
     cuda_kernel kernel = (cuda_kernel)(CUDA_copy_1 + size_index(in_item));
+    for (int64_t bytes = 16; same && !p.direct && bytes > in_item; bytes /= 2) { /* as items of more bytes */
+        const line_operand both[2] = {{out, &p.out_steps, in_item}, {in, &p.in_steps, in_item}};
+        const int64_t each = bytes / in_item;
+        const int last = p.shape.ndim - 1;
+        if (p.out_steps.at[last] != 1 || p.in_steps.at[last] != 1 || !make_lines(&p.shape, each, 2, both)) continue;
+        for (int d = 0; d <= last; d++) {
+            p.out_steps.at[d] /= each;
+            p.in_steps.at[d] /= each;
+        }
+        kernel = bytes == 16 ? CUDA_copy_16 : (cuda_kernel)(CUDA_copy_1 + size_index(bytes));
+        break;
+    }
     if (!same) kernel = p.direct ? cast_kernel(a->out_type, a->in_type) : CUDA_cast_any;
     const bool direct = p.direct && kernel != CUDA_cast_any;
     const int64_t widest = out_item > in_item ? out_item : in_item;
-    cuda_start(kernel, element_blocks(direct, w->shape.count, widest, 2), CUDA_THREADS, 0, &p);
+    cuda_start(kernel, element_blocks(direct, p.shape.count, widest, 2), CUDA_THREADS, 0, &p);
 }
 
 static void launch_copy(const void *args, int64_t begin, int64_t end) {
@@ -76,8 +110,7 @@ CUDA_CONTRACT(copy)
 
 static void launch_copy_parts(const void *args, int64_t begin, int64_t end) {
     const gm_copy_parts_args *a = args;
-    for (int k = 0; a->starts[k] < end; k++)
-        launch_copy(&a->parts[k], begin, a->starts[k + 1] - a->starts[k]);
+    for (int k = 0; a->starts[k] < end; k++) launch_copy(&a->parts[k], begin, a->starts[k + 1] - a->starts[k]);
 }
 CUDA_CONTRACT(copy_parts)
 
@@ -103,8 +136,13 @@ static void launch_copy_at(const void *args, int64_t begin, int64_t end) {
         int64_t offset[2];
         walk_outer(&w, 2, i, offset);
         p.copy = (cuda_copy_args){at_out(c->out, offset[0], type_bytes(c->out_type)),
-                                  at(c->in, offset[1], type_bytes(c->in_type)), c->out_type, c->in_type, false,
-                                  w.shape, w.steps[0], w.steps[1]};
+                                  at(c->in, offset[1], type_bytes(c->in_type)),
+                                  c->out_type,
+                                  c->in_type,
+                                  false,
+                                  w.shape,
+                                  w.steps[0],
+                                  w.steps[1]};
         cuda_start(CUDA_copy_at, element_blocks(false, w.shape.count, 0, 0), CUDA_THREADS, 0, &p);
     }
 }
@@ -173,15 +211,13 @@ static bool binary_is_light(gm_binary_op op) {
 }
 #undef LIGHT
 #undef HEAVY
-static int64_t function_blocks(int64_t n, int type, bool light) {
+static int64_t function_each(int type, bool light) {
     const int64_t item = type_bytes(type);
-    if (type == GM_T_C64) return blocks_of(n, CUDA_THREADS);
-    return blocks_of(n, CUDA_THREADS * (is_float_type(type) ? CUDA_FLOAT_EACH(light, item) : CUDA_INT_EACH(item)));
+    if (type == GM_T_C64) return 1;
+    return is_float_type(type) ? CUDA_FLOAT_EACH(light, item) : CUDA_INT_EACH(item);
 }
 /* Which of a function's four kernels: kernels.def. */
-static int function_index(int type) {
-    return type == GM_T_F32 ? 0 : type == GM_T_F16 ? 1 : type == GM_T_BF16 ? 2 : 3;
-}
+static int function_index(int type) { return type == GM_T_F32 ? 0 : type == GM_T_F16 ? 1 : type == GM_T_BF16 ? 2 : 3; }
 
 static void launch_unary(const void *args, int64_t begin, int64_t end) {
     const gm_unary_args *a = args;
@@ -191,15 +227,24 @@ static void launch_unary(const void *args, int64_t begin, int64_t end) {
     const bool complex = a->type == GM_T_C64;
     const int64_t item = type_bytes(a->type);
     const int64_t out_item = is_unary_test(a->op) ? 1 : complex && is_real_part(a->op) ? 4 : item;
-    const cuda_kernel kernel =
-        complex ? CUDA_unary_complex : (cuda_kernel)(CUDA_unary_abs_f32 + 4 * (int)a->op + function_index(a->type));
+    const cuda_kernel kernel = complex ? CUDA_unary_complex
+                                       : (cuda_kernel)(CUDA_unary_abs_f32 + 4 * (int)a->op + function_index(a->type));
+    const int64_t each = function_each(a->type, unary_is_light(a->op));
     for (int64_t i = 0; i < w.outer; i++) {
         int64_t offset;
         walk_outer(&w, 1, i, &offset);
-        cuda_unary_args p = {at_out(a->out, i * w.shape.count, out_item), at(a->in, offset, item), (int32_t)a->op,
-                             a->type, false, w.shape, w.steps[0]};
+        cuda_unary_args p = {at_out(a->out, i * w.shape.count, out_item),
+                             at(a->in, offset, item),
+                             (int32_t)a->op,
+                             a->type,
+                             false,
+                             false,
+                             w.shape,
+                             w.steps[0]};
+        const line_operand in = {p.in, &p.steps, item};
         p.direct = !complex && walk_is_line(&w, 0) && is_aligned(p.out, 16) && is_aligned(p.in, 16);
-        cuda_start(kernel, function_blocks(w.shape.count, a->type, unary_is_light(a->op)), CUDA_THREADS, 0, &p);
+        p.lines = !p.direct && is_aligned(p.out, 16) && make_lines(&p.shape, each, 1, &in);
+        cuda_start(kernel, blocks_of(w.shape.count, CUDA_THREADS * each), CUDA_THREADS, 0, &p);
     }
 }
 CUDA_CONTRACT(unary)
@@ -212,18 +257,30 @@ static void launch_binary(const void *args, int64_t begin, int64_t end) {
     if (end == 0 || !walk_of(&w, a->ndim, a->shape, 2, strides)) return;
     const bool complex = a->type == GM_T_C64, one_a = walk_is_one(&w, 0), one_b = walk_is_one(&w, 1);
     const int64_t item = type_bytes(a->type), out_item = is_binary_test(a->op) ? 1 : item;
-    const cuda_kernel kernel =
-        complex ? CUDA_binary_complex : (cuda_kernel)(CUDA_binary_add_f32 + 4 * (int)a->op + function_index(a->type));
+    const cuda_kernel kernel = complex ? CUDA_binary_complex
+                                       : (cuda_kernel)(CUDA_binary_add_f32 + 4 * (int)a->op + function_index(a->type));
+    const int64_t each = function_each(a->type, binary_is_light(a->op));
     for (int64_t i = 0; i < w.outer; i++) {
         int64_t offset[2];
         walk_outer(&w, 2, i, offset);
-        cuda_binary_args p = {at_out(a->out, i * w.shape.count, out_item), at(a->a, offset[0], item),
-                              at(a->b, offset[1], item), (int32_t)a->op, a->type, false, one_a, one_b, w.shape,
-                              w.steps[0], w.steps[1]};
+        cuda_binary_args p = {at_out(a->out, i * w.shape.count, out_item),
+                              at(a->a, offset[0], item),
+                              at(a->b, offset[1], item),
+                              (int32_t)a->op,
+                              a->type,
+                              false,
+                              false,
+                              one_a,
+                              one_b,
+                              w.shape,
+                              w.steps[0],
+                              w.steps[1]};
         const bool line_a = one_a || (walk_is_line(&w, 0) && is_aligned(p.a, 16));
         const bool line_b = one_b || (walk_is_line(&w, 1) && is_aligned(p.b, 16));
         p.direct = !complex && line_a && line_b && is_aligned(p.out, 16);
-        cuda_start(kernel, function_blocks(w.shape.count, a->type, binary_is_light(a->op)), CUDA_THREADS, 0, &p);
+        const line_operand in[2] = {{p.a, &p.a_steps, item}, {p.b, &p.b_steps, item}};
+        p.lines = !p.direct && is_aligned(p.out, 16) && make_lines(&p.shape, each, 2, in);
+        cuda_start(kernel, blocks_of(w.shape.count, CUDA_THREADS * each), CUDA_THREADS, 0, &p);
     }
 }
 CUDA_CONTRACT(binary)
@@ -238,8 +295,15 @@ static void launch_select(const void *args, int64_t begin, int64_t end) {
     for (int64_t i = 0; i < w.outer; i++) {
         int64_t offset[3];
         walk_outer(&w, 3, i, offset);
-        cuda_select_args p = {at_out(a->out, i * w.shape.count, item), a->cond + offset[0], at(a->a, offset[1], item),
-                              at(a->b, offset[2], item), a->item_bytes, false, w.shape, w.steps[0], w.steps[1],
+        cuda_select_args p = {at_out(a->out, i * w.shape.count, item),
+                              a->cond + offset[0],
+                              at(a->a, offset[1], item),
+                              at(a->b, offset[2], item),
+                              a->item_bytes,
+                              false,
+                              w.shape,
+                              w.steps[0],
+                              w.steps[1],
                               w.steps[2]};
         p.direct = is_aligned(p.out, 16) && is_aligned(p.cond, 16) && is_aligned(p.a, 16) && is_aligned(p.b, 16);
         for (int k = 0; k < 3; k++) p.direct = p.direct && walk_is_line(&w, k);
@@ -249,6 +313,28 @@ static void launch_select(const void *args, int64_t begin, int64_t end) {
 }
 CUDA_CONTRACT(select)
 
+static bool is_float_or_bool(int type) { return type == GM_T_BOOL || is_float_type(type); }
+static bool is_float_chain(const gm_fused_args *a) {
+    for (int k = 0; k < a->n_inputs; k++)
+        if (!is_float_or_bool(a->input_types[k])) return false;
+    for (int k = 0; k < a->n_steps; k++) {
+        const gm_fused_step *s = &a->steps[k];
+        const bool computes = s->kind == GM_FUSED_UNARY || s->kind == GM_FUSED_BINARY;
+        if (computes ? !is_float_type(s->type) : !is_float_or_bool(s->type) || !is_float_or_bool(s->out_type))
+            return false;
+    }
+    return is_float_or_bool(a->out_type);
+}
+static void start_float_chain(const gm_fused_args *a, cuda_fused_args *p) {
+    line_operand in[GM_FUSED_INPUTS];
+    int registers = 1;
+    for (int k = 0; k + 1 < a->n_steps; k++) registers = a->steps[k].out >= registers ? a->steps[k].out + 1 : registers;
+    for (int k = 0; k < a->n_inputs; k++)
+        in[k] = (line_operand){p->inputs[k], &p->steps[k], type_bytes(p->input_types[k])};
+    const int64_t blocks = blocks_of(p->shape.count, CUDA_FUSED_THREADS * 4);
+    p->lines = is_aligned(p->out, 16) && make_lines(&p->shape, 4, a->n_inputs, in);
+    cuda_start(CUDA_fused_floats, blocks, CUDA_FUSED_THREADS, (size_t)registers * CUDA_FUSED_THREADS * 16, p);
+}
 /* A fused chain's dimensions are few and merged already: inputs of it are up to 16, more than a walk takes. */
 static void launch_fused(const void *args, int64_t begin, int64_t end) {
     const gm_fused_args *a = args;
@@ -274,6 +360,10 @@ static void launch_fused(const void *args, int64_t begin, int64_t end) {
         p.input_direct[k] = a->ndim == 1 && a->strides[k][0] == 1;
     }
     memcpy(p.program, a->steps, (size_t)a->n_steps * sizeof *a->steps);
+    if (is_float_chain(a)) {
+        start_float_chain(a, &p);
+        return;
+    }
     int registers = 1;
     for (int k = 0; k < a->n_steps; k++) registers = a->steps[k].out >= registers ? a->steps[k].out + 1 : registers;
     cuda_start(CUDA_fused, blocks_of(end, CUDA_FUSED_THREADS), CUDA_FUSED_THREADS,

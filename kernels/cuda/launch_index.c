@@ -13,7 +13,8 @@ static void launch_positions(const void *args, int64_t begin, int64_t end) {
             cuda_refuse("indices of more than 8 dimensions");
             return;
         }
-        const cuda_positions_args p = {a->out, x->data, x->type, k == 0, x->size, x->step, x->fault, w.shape, w.steps[0]};
+        const cuda_positions_args p = {a->out,  x->data,  x->type, k == 0,    x->size,
+                                       x->step, x->fault, w.shape, w.steps[0]};
         cuda_start(CUDA_positions, blocks_of(end, CUDA_THREADS), CUDA_THREADS, 0, &p);
     }
 }
@@ -24,11 +25,23 @@ static bool index_params(const gm_index_args *a, cuda_index_args *p) {
         cuda_refuse("an index of more than 8 dimensions");
         return false;
     }
-    *p = (cuda_index_args){.out = a->out, .in = a->in, .index = a->index, .type = a->type, .in_type = a->in_type,
-                           .index_type = a->index_type, .mode = a->mode, .size = a->size, .step = a->step,
-                           .fault = a->fault, .count = a->count, .dense_step = a->dense_step,
-                           .index_step = a->index_step, .run = a->run, .sparse_run = a->sparse_run,
-                           .dense_run = a->dense_run, .index_run = a->index_run};
+    *p = (cuda_index_args){.out = a->out,
+                           .in = a->in,
+                           .index = a->index,
+                           .type = a->type,
+                           .in_type = a->in_type,
+                           .index_type = a->index_type,
+                           .mode = a->mode,
+                           .size = a->size,
+                           .step = a->step,
+                           .fault = a->fault,
+                           .count = a->count,
+                           .dense_step = a->dense_step,
+                           .index_step = a->index_step,
+                           .run = a->run,
+                           .sparse_run = a->sparse_run,
+                           .dense_run = a->dense_run,
+                           .index_run = a->index_run};
     p->lead.ndim = a->ndim ? a->ndim : 1;
     p->lead.shape[0] = p->lead.count = 1;
     for (int d = 0; d < a->ndim; d++) {
@@ -40,20 +53,39 @@ static bool index_params(const gm_index_args *a, cuda_index_args *p) {
     return true;
 }
 
+/* Whole lines of 16 bytes, where all that is taken is made of them: then these are the elements. */
+static bool take_lines(const gm_take_args *a, cuda_index_args *p) {
+    const int64_t each = 16 / type_bytes(a->type);
+    bool fits = !a->index_run && a->sparse_run == 1 && a->size >= 0 && a->run % each == 0 && a->step % each == 0 &&
+                a->dense_step % each == 0 && is_aligned(a->in, 16) && is_aligned(a->out, 16);
+    for (int d = 0; d < a->ndim; d++)
+        fits = fits && a->sparse_strides[d] % each == 0 && a->dense_strides[d] % each == 0;
+    if (!fits) return false;
+    p->run /= each;
+    p->step /= each;
+    p->dense_step /= each;
+    for (int d = 0; d < a->ndim; d++) {
+        p->sparse_steps.at[d] /= each;
+        p->dense_steps.at[d] /= each;
+    }
+    return true;
+}
 static void launch_take(const void *args, int64_t begin, int64_t end) {
     const gm_take_args *a = args;
     cuda_index_args p;
     (void)begin;
     if (end == 0 || a->run == 0 || !index_params(a, &p)) return;
-    cuda_start((cuda_kernel)(CUDA_take_1 + size_index(type_bytes(a->type))),
-               blocks_of(end * a->run, CUDA_THREADS * CUDA_EACH), CUDA_THREADS, 0, &p);
+    const cuda_kernel kernel = (cuda_kernel)(CUDA_take_1 + size_index(type_bytes(a->type)));
+    const bool lines = take_lines(a, &p);
+    cuda_start(lines ? CUDA_take_16 : kernel, blocks_of(end * p.run, CUDA_THREADS * CUDA_EACH), CUDA_THREADS, 0, &p);
 }
 CUDA_CONTRACT(take)
 
 typedef struct {
     gm_scatter_args a;
     order_room room;
-    int64_t lists, limit; /* limit: above all positions */
+    uint32_t *starts;
+    int64_t lists, limit; /* limit: above all keys */
 } scatter_job;
 
 static void launch_scatter(const void *args, int64_t begin, int64_t end) {
@@ -62,26 +94,84 @@ static void launch_scatter(const void *args, int64_t begin, int64_t end) {
     cuda_index_args p;
     (void)begin;
     if (end == 0 || a->count == 0 || !index_params(a, &p)) return;
-    cuda_sort_args order = {.keys = job->room.keys, .other_keys = job->room.other_keys, .indices = job->room.indices,
-                            .other_indices = job->room.other_indices, .counts = job->room.counts, .rows = job->lists,
-                            .length = a->count, .k = -1};
-    const int64_t blocks = blocks_of(job->lists * a->count, CUDA_THREADS);
+    cuda_sort_args order = {.rows = job->lists, .length = a->count};
+    const int64_t items = job->lists * a->count, blocks = blocks_of(items, CUDA_THREADS);
     int bytes = 1;
     while (bytes < 8 && job->limit >> (8 * bytes)) bytes++;
+    order_in(&order, &job->room);
     p.keys = order.keys;
     p.limit = (uint64_t)job->limit;
+    p.wide = bytes > 4;
+    p.starts = job->starts;
     cuda_start(CUDA_scatter_keys, blocks, CUDA_THREADS, 0, &p);
-    if (a->count > CUDA_SORT_SHORT) cuda_start(CUDA_sort_keys, blocks, CUDA_THREADS, 0, &order);
-    order_keys(&order, bytes);
+    order_keys(&order, p.wide ? 8 : 4, bytes);
     p.keys = order.keys;
     p.order = order.indices;
-    cuda_start(CUDA_scatter, blocks_of(job->lists * a->count * (a->index_run ? 1 : a->run), CUDA_THREADS), CUDA_THREADS,
-               0, &p);
+    int64_t threads = items;
+    if (job->starts) {
+        threads = job->lists * job->limit;
+        const cuda_arange_args none = {job->starts, GM_T_U32, threads, UINT32_MAX, 0};
+        cuda_start(CUDA_arange, blocks_of(threads, CUDA_THREADS * CUDA_EACH), CUDA_THREADS, 0, &none);
+        cuda_start(CUDA_scatter_starts, blocks, CUDA_THREADS, 0, &p);
+    }
+    cuda_start(CUDA_scatter, blocks_of(threads * (a->index_run ? 1 : a->run), CUDA_THREADS), CUDA_THREADS, 0, &p);
+}
+
+/* ---- sums of many float32 to few places ---- */
+#define FEW_PLACES 65536
+#define MANY_SUMS (1 << 18)
+typedef struct {
+    gm_scatter_args a;
+    void *values, *keys;
+    uint32_t *counts, *totals;
+} sums_job;
+
+static bool is_sums(const gm_scatter_args *a, int64_t n) {
+    return a->mode == GM_S_ADD && a->type == GM_T_F32 && a->in_type == GM_T_F32 && n == 1 && a->run == 1 &&
+           !a->index_run && a->size >= 0 && a->size <= FEW_PLACES && a->count >= MANY_SUMS && a->count < INT32_MAX;
+}
+static void launch_sums(const void *args, int64_t begin, int64_t end) {
+    const sums_job *job = args;
+    const int64_t chunks = blocks_of(job->a.count, CUDA_SORT_CHUNK);
+    cuda_sort_args order = {.rows = 1, .chunks = chunks, .counts = job->counts, .totals = job->totals};
+    cuda_index_args p;
+    (void)begin, (void)end;
+    if (!index_params(&job->a, &p)) return;
+    p.limit = (uint64_t)job->a.size;
+    p.chunks = chunks;
+    p.values = job->values;
+    p.keys = job->keys;
+    p.counts = job->counts;
+    p.totals = job->totals;
+    while (p.limit > (uint64_t)CUDA_SORT_DIGITS << p.shift) p.shift++;
+    const size_t room = (CUDA_SORT_THREADS / 32) * CUDA_SORT_DIGITS * sizeof(uint32_t) +
+                        CUDA_SORT_CHUNK * sizeof(float);
+    cuda_start(CUDA_scatter_count, chunks, CUDA_SORT_THREADS, 0, &p);
+    cuda_start(CUDA_sort_places, chunks <= CUDA_SORT_FEW_CHUNKS ? 1 : CUDA_SORT_DIGITS, CUDA_THREADS, 0, &order);
+    cuda_start(CUDA_scatter_move, chunks, CUDA_SORT_THREADS, room + CUDA_SORT_CHUNK * sizeof(uint16_t), &p);
+    cuda_start(CUDA_scatter_sums, blocks_of(job->a.size, 1 << p.shift), CUDA_SORT_THREADS, room, &p);
+}
+static bool record_sums(gm_recorder *r, const gm_scatter_args *a) {
+    sums_job job = {.a = *a};
+    const size_t n = (size_t)a->count, digits = CUDA_SORT_DIGITS;
+    job.values = r->workspace(r, n * sizeof(float));
+    job.keys = r->workspace(r, n);
+    job.counts = r->workspace(r, digits * (size_t)blocks_of(a->count, CUDA_SORT_CHUNK) * sizeof *job.counts);
+    job.totals = r->workspace(r, digits * sizeof *job.totals);
+    if (!job.values || !job.keys || !job.counts || !job.totals) return false;
+    return r->launch(r, launch_sums, &job, sizeof job, 1, 0, 0);
 }
 
 bool cuda_scatter(gm_recorder *r, const gm_scatter_args *a, int64_t n) {
-    scatter_job job = {*a, {0}, 0, a->size < 0 ? a->span : a->size * a->step};
+    scatter_job job = {*a, {0}, NULL, 0, a->size < 0 ? a->span : a->size};
+    if (is_sums(a, n)) return record_sums(r, a);
     if (n && a->run) job.lists = a->index_run ? n : n / a->run;
-    if (job.lists && a->count && !order_rooms(r, job.lists, a->count, &job.room)) return false;
+    if (job.lists && a->count) {
+        if (!order_rooms(r, job.lists, a->count, job.limit >> 32 ? 8 : 4, &job.room)) return false;
+        if (job.limit <= a->count) { /* each place has an element or so: a thread for each loses none */
+            job.starts = r->workspace(r, (size_t)(job.lists * job.limit) * sizeof *job.starts + 1);
+            if (!job.starts) return false;
+        }
+    }
     return r->launch(r, launch_scatter, &job, sizeof job, n, 0, 0);
 }

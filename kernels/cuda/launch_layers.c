@@ -61,9 +61,18 @@ static cuda_group_args product_of(const gm_quantized_matmul_args *a, int64_t ite
     p.matrix_index = a->matrix_index;
     return p;
 }
+#define QMM_ROWS 16      /* of a block of quantized_matmul_4 */
+#define QMM_MOST_K 49152 /* whose float32 and their sums fit a block's memory */
+/* A row of x as float32 and the sums of each 32, both to a multiple of 1024 elements. */
+static size_t qmm_shared(int64_t k) { return (size_t)blocks_of(k, 1024) * (1024 + 32) * sizeof(float); }
 static void launch_quantized_matmul(const void *args, int64_t begin, int64_t end) {
     const cuda_group_args p = product_of(args, end);
     (void)begin;
+    if (p.mode == GM_AFFINE && p.bits == 4 && p.group % 32 == 0 && p.k <= QMM_MOST_K && is_aligned(p.weight, 16)) {
+        cuda_start(CUDA_quantized_matmul_4, blocks_of(p.rows, QMM_ROWS) * end * p.tokens, CUDA_THREADS, qmm_shared(p.k),
+                   &p);
+        return;
+    }
     cuda_start(CUDA_quantized_matmul, by_warps(end * p.tokens * p.rows), CUDA_THREADS, 0, &p);
 }
 CUDA_CONTRACT(quantized_matmul)
@@ -101,7 +110,7 @@ static void launch_rope(const void *args, int64_t begin, int64_t end) {
                               a->heads,       a->steps,       a->dim,          a->half,       a->batch_stride,
                               a->head_stride, a->step_stride, a->angle_stride, a->interleaved};
     (void)begin;
-    cuda_start(CUDA_rope, by_threads(end * a->dim), CUDA_THREADS, 0, &p);
+    cuda_start(CUDA_rope, by_threads(end * (a->dim - a->half)), CUDA_THREADS, 0, &p);
 }
 CUDA_CONTRACT(rope)
 

@@ -3,26 +3,53 @@
 #include "cuda/launch.h"
 
 #define TILE 128
-#define HALVES_SHARED (2 * 3 * TILE * (32 + 8) * 2) /* product.cu: two operands, three stages */
+#define HALVES_SHARED (2 * 3 * TILE * (32 + 8) * 2)                    /* product.cu: two operands, three stages */
+#define GROUP_SHARED(columns) (4 * (TILE + (columns)) * 64 * 2 + 1024) /* four stages, and what aligns them */
+#define MANY_TILES 264 /* of 256 columns, two for each processor of a large card */
 
-/* Whether lines of an operand of 16-bit items may be read 16 bytes at a time. */
-static bool is_wide(const void *p, int64_t step, const cuda_strides *batch, int ndim) {
-    bool wide = is_aligned(p, 16) && step % 8 == 0;
-    for (int d = 0; d < ndim; d++) wide = wide && batch->at[d] % 8 == 0;
+/* Whether lines of an operand may be read 16 bytes at a time. */
+static bool is_wide(const void *p, int64_t step, int64_t matrix, const cuda_strides *batch, int ndim, int64_t each) {
+    bool wide = is_aligned(p, 16) && step % each == 0 && matrix % each == 0;
+    for (int d = 0; d < ndim; d++) wide = wide && batch->at[d] % each == 0;
     return wide;
 }
+/* What is side by side in both operands: 0 along k, 1 along lines; false where neither is, or not for 16 bytes. */
+static bool lies(const cuda_product_args *p, int64_t each, int *x, int *w) {
+    const int n = p->batch.ndim;
+    *x = p->x_k != 1;
+    *w = p->w_k != 1;
+    return (p->x_k == 1 || p->x_row == 1) && (p->w_k == 1 || p->w_column == 1) &&
+           is_wide(p->x, *x ? p->x_k : p->x_row, p->x_matrix, &p->x_steps, n, each) &&
+           is_wide(p->w, *w ? p->w_k : p->w_column, p->w_matrix, &p->w_steps, n, each);
+}
 
+static void start_halves(const cuda_product_args *p, int x, int w) {
+    const bool half = p->type == GM_T_F16;
+    const int64_t down = blocks_of(p->rows, TILE) * p->batch.count, tiles = down * blocks_of(p->columns, TILE);
+    const int64_t wide_tiles = down * blocks_of(p->columns, 2 * TILE);
+    if (!cuda_is_hopper()) {
+        cuda_start(half ? CUDA_product_f16 : CUDA_product_bf16, tiles, CUDA_THREADS, HALVES_SHARED, p);
+    } else if (wide_tiles >= MANY_TILES) {
+        const cuda_kernel first = half ? CUDA_product_f16_256_kk : CUDA_product_bf16_256_kk;
+        cuda_start((cuda_kernel)(first + 2 * x + w), wide_tiles, CUDA_THREADS, GROUP_SHARED(2 * TILE), p);
+    } else {
+        const cuda_kernel first = half ? CUDA_product_f16_128_kk : CUDA_product_bf16_128_kk;
+        cuda_start((cuda_kernel)(first + 2 * x + w), tiles, CUDA_THREADS, GROUP_SHARED(TILE), p);
+    }
+}
 static void start_product(const cuda_product_args *p) {
     const bool halves = p->type == GM_T_F16 || p->type == GM_T_BF16;
-    const bool x_wide = p->x_k == 1 && is_wide(p->x, p->x_row, &p->x_steps, p->batch.ndim) && p->x_matrix % 8 == 0;
-    const int64_t w_line = p->w_k == 1 ? p->w_column : p->w_k;
-    const bool w_wide = (p->w_k == 1 || p->w_column == 1) && is_wide(p->w, w_line, &p->w_steps, p->batch.ndim) &&
-                        p->w_matrix % 8 == 0;
     const int64_t tiles = blocks_of(p->rows, TILE) * blocks_of(p->columns, TILE) * p->batch.count;
-    if (halves && x_wide && w_wide)
-        cuda_start(p->type == GM_T_F16 ? CUDA_product_f16 : CUDA_product_bf16, tiles, CUDA_THREADS, HALVES_SHARED, p);
-    else if (p->type == GM_T_F32) cuda_start(CUDA_product_f32, tiles, CUDA_THREADS, 0, p);
-    else cuda_start(CUDA_product_any, blocks_of(p->rows * p->columns * p->batch.count, CUDA_THREADS), CUDA_THREADS, 0, p);
+    int x, w;
+    if (halves && lies(p, 8, &x, &w) && (!x || cuda_is_hopper())) {
+        start_halves(p, x, w);
+    } else if (p->type == GM_T_F32) {
+        const bool wide = lies(p, 4, &x, &w) && (x ? p->rows : p->k) % 4 == 0 && (w ? p->columns : p->k) % 4 == 0;
+        cuda_start(wide ? (cuda_kernel)(CUDA_product_f32_kk + 2 * x + w) : CUDA_product_f32, tiles, CUDA_THREADS, 0, p);
+    } else {
+        cuda_start(CUDA_product_any, blocks_of(p->rows * p->columns * p->batch.count, CUDA_THREADS), CUDA_THREADS, 0,
+                   p);
+    }
 }
 
 static cuda_product_args product_of(const gm_product_args *a) {

@@ -9,8 +9,8 @@
 
 typedef struct { int64_t parts, part; } parting;
 
-/* Where parts begin follows from the shape alone. A log-sum's follow from its length alone: a row of logits has the same
- * bits whatever rows are beside it. */
+/* Where parts begin follows from the shape alone. A log-sum's follow from its length alone: a row of logits has the
+ * same bits whatever rows are beside it. */
 static parting part_of(int64_t outputs, int64_t length, bool alone) {
     int64_t wanted = alone || outputs >= FILL ? blocks_of(length, PART) : FILL / outputs;
     if (!alone && outputs >= FILL) wanted = 1;
@@ -31,8 +31,7 @@ static reduction reduction_of(gm_reduce_op op, int type) {
         return (reduction){CUDA_reduce_rows_truth, CUDA_reduce_columns_truth, CUDA_reduce_parts_truth};
     if (type == GM_T_C64)
         return (reduction){CUDA_reduce_rows_complex, CUDA_reduce_columns_complex, CUDA_reduce_parts_complex};
-    if (!is_float_type(type))
-        return (reduction){CUDA_reduce_rows_int, CUDA_reduce_columns_int, CUDA_reduce_parts_int};
+    if (!is_float_type(type)) return (reduction){CUDA_reduce_rows_int, CUDA_reduce_columns_int, CUDA_reduce_parts_int};
     static const cuda_kernel first[GM_R_COUNT] = {[GM_R_SUM] = CUDA_reduce_rows_sum_f16,
                                                   [GM_R_PROD] = CUDA_reduce_rows_prod_f16,
                                                   [GM_R_MAX] = CUDA_reduce_rows_max_f16,
@@ -74,14 +73,24 @@ static void launch_reduce(const void *args, int64_t begin, int64_t end) {
     if (!some) reduced.shape.ndim = 1;
     const reduction kernels = reduction_of(a->op, a->in_type);
     const int64_t warps = CUDA_THREADS / 32;
-    cuda_reduce_args p = {a->out, a->in, job->partial, (int32_t)a->op, a->in_type, a->out_type, kept.shape,
-                          reduced.shape, kept.steps[0], reduced.steps[0], job->p.parts, job->p.part,
+    cuda_reduce_args p = {a->out,
+                          a->in,
+                          job->partial,
+                          (int32_t)a->op,
+                          a->in_type,
+                          a->out_type,
+                          kept.shape,
+                          reduced.shape,
+                          kept.steps[0],
+                          reduced.steps[0],
+                          job->p.parts,
+                          job->p.part,
                           some && walk_is_line(&reduced, 0)};
-    if (job->columns)
-        cuda_start(kernels.columns, blocks_of(kept.shape.count, 32) * p.parts, CUDA_THREADS, 0, &p);
+    if (job->columns) cuda_start(kernels.columns, blocks_of(kept.shape.count, 32) * p.parts, CUDA_THREADS, 0, &p);
     else if (p.part == 0) cuda_start(kernels.rows, blocks_of(kept.shape.count, warps), CUDA_THREADS, 0, &p);
     else cuda_start(kernels.rows, kept.shape.count * p.parts, CUDA_THREADS, 0, &p);
-    if (p.parts > 1) cuda_start(kernels.parts, blocks_of(kept.shape.count, warps), CUDA_THREADS, 0, &p);
+    const int64_t outputs = p.parts >= CUDA_MANY_PARTS ? kept.shape.count : blocks_of(kept.shape.count, warps);
+    if (p.parts > 1) cuda_start(kernels.parts, outputs, CUDA_THREADS, 0, &p);
 }
 
 bool cuda_reduce(gm_recorder *r, const gm_reduce_args *a, int64_t n) {
@@ -110,8 +119,8 @@ static void launch_arg_reduce(const void *args, int64_t begin, int64_t end) {
         cuda_refuse("a reduction of more than 8 dimensions");
         return;
     }
-    const cuda_arg_reduce_args p = {a->out, a->in, job->partial, a->max, a->type, kept.shape, kept.steps[0],
-                                    a->length, a->stride, job->p.parts, job->p.part};
+    const cuda_arg_reduce_args p = {a->out,        a->in,     job->partial, a->max,       a->type,    kept.shape,
+                                    kept.steps[0], a->length, a->stride,    job->p.parts, job->p.part};
     if (job->columns) cuda_start(CUDA_arg_columns, blocks_of(end, 32) * p.parts, CUDA_THREADS, 0, &p);
     else if (p.part == 0) cuda_start(CUDA_arg_rows, blocks_of(end, CUDA_THREADS / 32), CUDA_THREADS, 0, &p);
     else cuda_start(CUDA_arg_rows, end * p.parts, CUDA_THREADS, 0, &p);
@@ -120,23 +129,33 @@ static void launch_arg_reduce(const void *args, int64_t begin, int64_t end) {
 
 bool cuda_arg_reduce(gm_recorder *r, const gm_arg_reduce_args *a, int64_t n) {
     parted_arg_reduce job = {*a, NULL, {1, 0}, a->stride != 1 && a->n_kept && a->kept_strides[a->n_kept - 1] == 1};
-    if (n && (job.columns || a->length > SHORT))
-        job.p = part_of(job.columns ? blocks_of(n, 32) : n, a->length, false);
+    if (n && (job.columns || a->length > SHORT)) job.p = part_of(job.columns ? blocks_of(n, 32) : n, a->length, false);
     if (job.p.parts > 1 && !(job.partial = r->workspace(r, (size_t)(n * job.p.parts) * 16))) return false;
     return r->launch(r, launch_arg_reduce, &job, sizeof job, n, 0, 0);
 }
 
 /* ---- rows ---- */
-#define KEPT_ROW 12288 /* float32 that fit the memory that every block may have */
-
+/* As many threads as have no more elements than they keep in registers; they follow from the length alone. */
 static void start_rows(cuda_kernel first, int type, cuda_rows_args p) {
     const size_t item = (size_t)type_bytes(type);
-    p.by_warps = p.dim <= SHORT;
-    p.kept = p.dim <= KEPT_ROW - 4;
-    p.lines = p.dim % 4 == 0 && p.stride % 4 == 0 && is_aligned(p.x, 4 * item) && is_aligned(p.out, 4 * item);
-    const int64_t warps = p.by_warps ? CUDA_THREADS / 32 : 1;
-    const size_t shared = p.kept ? (size_t)((p.dim + 3) / 4 * 4 * warps) * sizeof(float) : 0;
-    cuda_start((cuda_kernel)(first + float_index(type)), blocks_of(p.rows, warps), CUDA_THREADS, shared, &p);
+    const int64_t group = 16 / (int64_t)item, groups = blocks_of(p.dim, group);
+    const cuda_kernel kernel = (cuda_kernel)(first + 3 * float_index(type)); /* short rows, others, long ones */
+    p.lines = p.dim % group == 0 && p.stride % group == 0 && is_aligned(p.x, 16) && is_aligned(p.out, 16) &&
+              is_aligned(p.weight, 16) && is_aligned(p.bias, 16);
+    if (p.dim <= 32 * CUDA_ROW_SHORT) {
+        cuda_start(kernel, blocks_of(p.rows, CUDA_THREADS / 32), CUDA_THREADS, 0, &p);
+        return;
+    }
+    if (p.dim <= CUDA_ROW_THREADS * CUDA_ROW_EACH) {
+        const int threads = (int)blocks_of(p.dim, 32 * CUDA_ROW_EACH) * 32;
+        cuda_start((cuda_kernel)(kernel + 1), p.rows, threads, 0, &p);
+        return;
+    }
+    const int64_t in_registers = CUDA_ROW_THREADS * CUDA_ROW_LONG / group;
+    int64_t in_memory = groups > in_registers ? groups - in_registers : 0;
+    if (in_memory * group > CUDA_ROW_MEMORY) in_memory = CUDA_ROW_MEMORY / group;
+    p.kept_groups = in_registers + in_memory;
+    cuda_start((cuda_kernel)(kernel + 2), p.rows, CUDA_ROW_THREADS, (size_t)(in_memory * group) * sizeof(float), &p);
 }
 
 static void launch_softmax(const void *args, int64_t begin, int64_t end) {
@@ -144,7 +163,7 @@ static void launch_softmax(const void *args, int64_t begin, int64_t end) {
     (void)begin;
     if (a->type == GM_T_F64) cuda_refuse("softmax of float64");
     else if (a->dim > 0)
-        start_rows(CUDA_softmax_f16, a->type,
+        start_rows(CUDA_softmax_f16_short, a->type,
                    (cuda_rows_args){.out = a->out, .x = a->in, .rows = end, .dim = a->dim, .stride = a->in_stride});
 }
 CUDA_CONTRACT(softmax)
@@ -152,23 +171,23 @@ CUDA_CONTRACT(softmax)
 static void launch_rms_norm(const void *args, int64_t begin, int64_t end) {
     const gm_rms_norm_args *a = args;
     (void)begin;
-    start_rows(CUDA_rms_norm_f16, a->type, (cuda_rows_args){a->out, a->x, a->weight, NULL, end, a->dim, a->x_stride,
-                                                            a->eps, false, false, false});
+    start_rows(CUDA_rms_norm_f16_short, a->type,
+               (cuda_rows_args){a->out, a->x, a->weight, NULL, end, a->dim, a->x_stride, 0, a->eps, false});
 }
 CUDA_CONTRACT(rms_norm)
 
 static void launch_layer_norm(const void *args, int64_t begin, int64_t end) {
     const gm_layer_norm_args *a = args;
     (void)begin;
-    start_rows(CUDA_layer_norm_f16, a->type, (cuda_rows_args){a->out, a->x, a->weight, a->bias, end, a->dim,
-                                                              a->x_stride, a->eps, false, false, false});
+    start_rows(CUDA_layer_norm_f16_short, a->type,
+               (cuda_rows_args){a->out, a->x, a->weight, a->bias, end, a->dim, a->x_stride, 0, a->eps, false});
 }
 CUDA_CONTRACT(layer_norm)
 
 static void launch_glu(const void *args, int64_t begin, int64_t end) {
     const gm_glu_args *a = args;
-    const cuda_glu_args p = {a->out, a->gate, a->up, end, a->dim, a->gate_stride, a->up_stride, (int32_t)a->kind,
-                             a->alpha, a->limit};
+    const cuda_glu_args p = {a->out,       a->gate,          a->up,    end,     a->dim, a->gate_stride,
+                             a->up_stride, (int32_t)a->kind, a->alpha, a->limit};
     (void)begin;
     cuda_start(CUDA_glu, blocks_of(end * a->dim, CUDA_THREADS * CUDA_EACH), CUDA_THREADS, 0, &p);
 }

@@ -1,6 +1,6 @@
 /* layers.cu - parts of networks: 8-bit floats, MLX's quantised matrices, rotary positions, recurrences, convolutions,
- * attention over plain arrays. The plain form of each: every result is one thread's, warp's or block's, in an order that
- * its own shape gives. */
+ * attention over plain arrays. The plain form of each: every result is one thread's, warp's or block's, in an order
+ * that its own shape gives. */
 #include "functions.cuh"
 
 /* ---- 8-bit floats, as groups.inc of the processor has them ---- */
@@ -67,7 +67,8 @@ DEVICE uint32_t power_above(float x) {
 typedef struct { float scale, bias; } affine_steps;
 /* The edge of greater magnitude is met exactly: it is an integer number of steps from zero, or zero is not a step. */
 DEVICE affine_steps affine_of(float least, float greatest, int bits) {
-    const float width = (greatest - least) / (float)((1 << bits) - 1), scale = width > 1e-7f || width != width ? width : 1e-7f;
+    const float width = (greatest - least) / (float)((1 << bits) - 1),
+                scale = width > 1e-7f || width != width ? width : 1e-7f;
     if (bits == 1) return {scale, least};
     const bool down = vf_abs(least) > vf_abs(greatest);
     const float edge = down ? least : greatest, step = down ? scale : -scale, steps = rintf(edge / step);
@@ -118,10 +119,9 @@ KERNEL(gm_group_quantize, cuda_group_quantize_args, CUDA_THREADS) {
     UNROLL for (int i = 0; i < CUDA_GROUP / WARP; i++) {
         if (lane + i * WARP >= to.group) break;
         const float value = step == 0 ? 0.0f : x[i] / step;
-        fields[lane + i * WARP] =
-            affine           ? (uint8_t)vf_min(vf_max(rintf((x[i] - steps.bias) / steps.scale), 0.0f), most)
-            : to.bits == 4 ? (uint8_t)fp4_code(value)
-                           : fp8_code(value);
+        fields[lane + i * WARP] = affine ? (uint8_t)vf_min(vf_max(rintf((x[i] - steps.bias) / steps.scale), 0.0f), most)
+                                  : to.bits == 4 ? (uint8_t)fp4_code(value)
+                                                 : fp8_code(value);
     }
     warp_barrier();
     const int bytes = to.group * to.bits / 8;
@@ -170,6 +170,83 @@ KERNEL(gm_quantized_matmul, cuda_group_args, CUDA_THREADS) {
     sum = join_warp(sum, [](float x, float y) { return x + y; });
     if (real && thread_index() % WARP == 0) store_float(a.out, at, sum, a.out_type);
 }
+/* ---- 4-bit affine matrices, groups of 32, 64 or 128: each warp of a block makes two elements of out, a lane with 32
+ * fields of every 1024. x is in the block's memory as float32, in the order in which lanes read it, beside the sums of
+ * each 32: of a lane's fields q, scale * sum(q * x) + bias * sum(x) is added to what the lane has. ---- */
+#define QMM_LINES 2
+#define QMM_CHUNK 1024
+/* Where x[i] is: [chunk][i / 4 of a lane's][lane][i % 4]. */
+DEVICE int64_t qmm_place(int64_t i) {
+    const int64_t chunk = i / QMM_CHUNK, lane = i % QMM_CHUNK / 32, part = i % 32 / 4;
+    return chunk * QMM_CHUNK + part * 128 + lane * 4 + i % 4;
+}
+typedef pack<uint32_t, 4> qmm_fields;
+struct qmm_group {
+    qmm_fields fields;
+    float scale, bias;
+};
+DEVICE qmm_group read_qmm_group(const cuda_group_args &a, int64_t line, int64_t first) {
+    const int64_t at = line * a.k + first, g = at / a.group; /* rows are whole groups */
+    return {*(const qmm_fields *)((const uint8_t *)a.weight + at / 2), load_float(a.scales, g, a.scale_type),
+            load_float(a.biases, g, a.scale_type)};
+}
+KERNEL(gm_quantized_matmul_4, cuda_group_args, CUDA_THREADS) {
+    constexpr int LINES = QMM_LINES, WARPS = CUDA_THREADS / WARP;
+    const int64_t blocks = (a.rows + LINES * WARPS - 1) / (LINES * WARPS);
+    const int64_t token = block_index() / blocks, item = token / a.tokens;
+    const int64_t row = (block_index() % blocks * WARPS + thread_index() / WARP) * LINES;
+    const int64_t x_number = chosen(a.x_index, item, a.x_count), matrix = chosen(a.matrix_index, item, a.matrices);
+    const int64_t from = (x_number * a.tokens + token % a.tokens) * a.k, pieces = (a.k + QMM_CHUNK - 1) / QMM_CHUNK;
+    const int lane = thread_index() % WARP;
+    const bool real = x_number >= 0 && matrix >= 0;
+    float *x = (float *)block_memory(), *sums = x + pieces * QMM_CHUNK;
+    qmm_group next[LINES] = {};
+    UNROLL for (int l = 0; l < LINES; l++)
+        if (real && row + l < a.rows && lane * 32 < a.k)
+            next[l] = read_qmm_group(a, matrix * a.rows + row + l, lane * 32);
+    for (int64_t g = thread_index(); g < pieces * 32; g += CUDA_THREADS) {
+        float sum = 0;
+        UNROLL for (int i = 0; i < 32; i++) {
+            const float value = real && g * 32 + i < a.k ? load_float(a.x, from + g * 32 + i, a.x_type) : 0.0f;
+            x[qmm_place(g * 32 + i)] = value;
+            sum += value;
+        }
+        sums[g] = sum;
+    }
+    barrier();
+    float out[LINES] = {};
+    for (int64_t c = 0; c < pieces; c++) {
+        qmm_group group[LINES];
+        const int64_t first = (c + 1) * QMM_CHUNK + lane * 32;
+        UNROLL for (int l = 0; l < LINES; l++) {
+            group[l] = next[l];
+            if (real && row + l < a.rows && first < a.k) next[l] = read_qmm_group(a, matrix * a.rows + row + l, first);
+        }
+        if (c * QMM_CHUNK + lane * 32 >= a.k) break;
+        float dots[LINES] = {};
+        UNROLL for (int word = 0; word < 4; word++) {
+            float values[8];
+            UNROLL for (int part = 0; part < 2; part++) {
+                const pack<float, 4> four = *(
+                    const pack<float, 4> *)&x[c * QMM_CHUNK + (2 * word + part) * 128 + lane * 4];
+                UNROLL for (int i = 0; i < 4; i++)
+                    values[4 * part + i] = four.at[i];
+            }
+            UNROLL for (int l = 0; l < LINES; l++) {
+                const uint32_t fields = group[l].fields.at[word];
+                UNROLL for (int i = 0; i < 8; i++) /* 2^23 + q, less 2^23 */
+                    dots[l] = fmaf(float_of_bits((fields >> 4 * i & 15) | 0x4b000000u) - 0x1p23f, values[i], dots[l]);
+            }
+        }
+        const float sum = sums[c * 32 + lane];
+        UNROLL for (int l = 0; l < LINES; l++)
+            out[l] = fmaf(group[l].scale, dots[l], fmaf(group[l].bias, sum, out[l]));
+    }
+    UNROLL for (int l = 0; l < LINES; l++) {
+        out[l] = join_warp(out[l], [](float p, float q) { return p + q; });
+        if (lane == 0 && row + l < a.rows) store_float(a.out, token * a.rows + row + l, out[l], a.out_type);
+    }
+}
 KERNEL(gm_quantized_matmul_columns, cuda_group_args, CUDA_THREADS) {
     const int64_t at = block_index() * CUDA_THREADS + thread_index();
     if (at >= a.items * a.tokens * a.k) return;
@@ -198,31 +275,30 @@ KERNEL(gm_rope_table, cuda_rope_angles_args, CUDA_THREADS) {
     const int64_t i = block_index() * CUDA_THREADS + thread_index();
     if (i >= a.rows * a.half) return;
     const int64_t row = i / a.half, k = i % a.half, at = row * 2 * a.half + k;
-    const float frequency =
-        a.freqs ? a.factor / a.freqs[k]
-                : (float)(pow((double)a.base, -(double)k / (double)a.half) * (double)a.factor);
+    const float frequency = a.freqs ? a.factor / a.freqs[k]
+                                    : (float)(pow((double)a.base, -(double)k / (double)a.half) * (double)a.factor);
     const float angle = (float)((int64_t)a.positions[row / a.steps] + row % a.steps) * frequency;
     const float sine = sine_of(angle, false);
     a.out[at] = sine_of(angle, true);
     a.out[at + a.half] = a.inverse ? -sine : sine;
 }
+/* A thread for each pair, and for what is not turned: x may be out. */
 KERNEL(gm_rope, cuda_rope_args, CUDA_THREADS) {
-    const int64_t i = block_index() * CUDA_THREADS + thread_index(), row = i / a.dim, d = i % a.dim;
+    const int64_t i = block_index() * CUDA_THREADS + thread_index(), items = a.dim - a.half, row = i / items;
+    const int64_t item = i % items;
     if (row >= a.rows) return;
     const int64_t step = row % a.steps, head = row / a.steps % a.heads, batch = row / a.steps / a.heads;
-    const int64_t x = batch * a.batch_stride + head * a.head_stride + step * a.step_stride;
-    const float *angles = a.angles + batch * a.angle_stride + step * 2 * a.half;
-    const float own = load_float(a.x, x + d, a.type);
-    if (d >= 2 * a.half) {
-        store_float(a.out, i, own, a.type);
+    const int64_t x = batch * a.batch_stride + head * a.head_stride + step * a.step_stride, out = row * a.dim;
+    if (item >= a.half) {
+        store_float(a.out, out + item + a.half, load_float(a.x, x + item + a.half, a.type), a.type);
         return;
     }
-    const bool second = a.interleaved ? d % 2 == 1 : d >= a.half;
-    const int64_t pair = a.interleaved ? d / 2 : d % a.half;
-    const float other = load_float(a.x, x + (a.interleaved ? d ^ 1 : second ? d - a.half : d + a.half), a.type);
-    const float c = angles[pair], s = angles[a.half + pair];
-    if (a.interleaved) store_float(a.out, i, second ? own * c + other * s : own * c - other * s, a.type);
-    else store_float(a.out, i, second ? fmaf(other, s, own * c) : fmaf(-other, s, own * c), a.type);
+    const float *angles = a.angles + batch * a.angle_stride + step * 2 * a.half;
+    const int64_t d = a.interleaved ? 2 * item : item, e = a.interleaved ? d + 1 : item + a.half;
+    const float p = load_float(a.x, x + d, a.type), q = load_float(a.x, x + e, a.type);
+    const float c = angles[item], s = angles[a.half + item];
+    store_float(a.out, out + d, a.interleaved ? p * c - q * s : fmaf(-q, s, p * c), a.type);
+    store_float(a.out, out + e, a.interleaved ? q * c + p * s : fmaf(p, s, q * c), a.type);
 }
 
 /* ---- recurrences ---- */
@@ -350,11 +426,13 @@ KERNEL(gm_sdpa, cuda_sdpa_args, CUDA_THREADS) {
     for (int64_t d = thread_index(); d < s.dim; d += CUDA_THREADS) q[d] = load_float(s.q, q_at + d, s.type);
     barrier();
     for (int64_t first = 0; first < s.keys; first += CUDA_THREADS) {
-        const int64_t key = first + thread_index(), keys = s.keys - first < CUDA_THREADS ? s.keys - first : CUDA_THREADS;
+        const int64_t key = first + thread_index(),
+                      keys = s.keys - first < CUDA_THREADS ? s.keys - first : CUDA_THREADS;
         float score = -INFINITY;
         if (key < s.keys) {
             float dot = 0;
-            for (int64_t d = 0; d < s.dim; d++) dot = fmaf(load_float(s.k, k_at + key * s.k_strides[2] + d, s.type), q[d], dot);
+            for (int64_t d = 0; d < s.dim; d++)
+                dot = fmaf(load_float(s.k, k_at + key * s.k_strides[2] + d, s.type), q[d], dot);
             score = masked_score(s, dot, batch, head, query, key);
         }
         const float top = greater(m, join_block(score, shared, greater));
@@ -375,6 +453,7 @@ KERNEL(gm_sdpa, cuda_sdpa_args, CUDA_THREADS) {
     }
     UNROLL for (int i = 0; i < GM_SDPA_DIM / CUDA_THREADS; i++) {
         const int64_t d = thread_index() + i * CUDA_THREADS;
-        if (d < s.value_dim) store_float(s.out, row * s.value_dim + d, s.keys == 0 && !s.sinks ? 0.0f : o[i] / l, s.type);
+        if (d < s.value_dim)
+            store_float(s.out, row * s.value_dim + d, s.keys == 0 && !s.sinks ? 0.0f : o[i] / l, s.type);
     }
 }

@@ -20,7 +20,8 @@ template <int N> struct places {
 template <class T, int N> DEVICE void read_line(T (&x)[N], const T *in, const places<N> &p) {
     if (p.whole) {
         const pack<T, N> items = *(const pack<T, N> *)(in + p.first);
-        UNROLL for (int e = 0; e < N; e++) x[e] = items.at[e];
+        UNROLL for (int e = 0; e < N; e++)
+            x[e] = items.at[e];
     } else {
         UNROLL for (int e = 0; e < N; e++)
             if (p.at(e) < p.n) x[e] = in[p.at(e)];
@@ -29,33 +30,55 @@ template <class T, int N> DEVICE void read_line(T (&x)[N], const T *in, const pl
 template <class T, int N> DEVICE void write_line(T *out, const T (&y)[N], const places<N> &p) {
     if (p.direct && p.whole) {
         pack<T, N> items;
-        UNROLL for (int e = 0; e < N; e++) items.at[e] = y[e];
+        UNROLL for (int e = 0; e < N; e++)
+            items.at[e] = y[e];
         *(pack<T, N> *)(out + p.first) = items;
     } else {
         UNROLL for (int e = 0; e < N; e++)
             if (p.at(e) < p.n) out[p.at(e)] = y[e];
     }
 }
+/* The group of N that an operand has at p, of an array whose last dimension is of groups. */
+template <class T, int N>
+DEVICE void read_group(T (&x)[N], const T *in, const cuda_shape &shape, const cuda_strides &steps, const places<N> &p) {
+    const T *from = in + offset_of(shape, steps, p.first / N);
+    if (steps.at[shape.ndim - 1] == 0) {
+        const T one = *from;
+        UNROLL for (int e = 0; e < N; e++)
+            x[e] = one;
+    } else {
+        const pack<T, N> items = *(const pack<T, N> *)from;
+        UNROLL for (int e = 0; e < N; e++)
+            x[e] = items.at[e];
+    }
+}
 /* out[i] = f(in[i]), with one place for f's code. */
 template <class OUT, class IN, int N, class F> DEVICE void map_unary(const cuda_unary_args &a, F f) {
-    const places<N> p(a.direct, a.shape.count);
+    const places<N> p(a.direct || a.lines, a.lines ? a.shape.count * N : a.shape.count);
     IN x[N];
     OUT y[N];
-    if (a.direct) {
+    if (a.lines) {
+        if (p.whole) read_group(x, (const IN *)a.in, a.shape, a.steps, p);
+    } else if (a.direct) {
         read_line(x, (const IN *)a.in, p);
     } else {
         UNROLL for (int e = 0; e < N; e++)
             if (p.at(e) < p.n) x[e] = ((const IN *)a.in)[offset_of(a.shape, a.steps, p.at(e))];
     }
-    UNROLL for (int e = 0; e < N; e++) y[e] = f(x[e]);
+    UNROLL for (int e = 0; e < N; e++)
+        y[e] = f(x[e]);
     write_line((OUT *)a.out, y, p);
 }
 template <class OUT, class IN, int N, class F> DEVICE void map_binary(const cuda_binary_args &a, F f) {
-    const places<N> p(a.direct, a.shape.count);
+    const places<N> p(a.direct || a.lines, a.lines ? a.shape.count * N : a.shape.count);
     const IN *left = (const IN *)a.a, *right = (const IN *)a.b;
     IN x[N], y[N];
     OUT z[N];
-    if (a.direct) {
+    if (a.lines) {
+        if (!p.whole) return;
+        read_group(x, left, a.shape, a.a_steps, p);
+        read_group(y, right, a.shape, a.b_steps, p);
+    } else if (a.direct) {
         if (!a.a_one) read_line(x, left, p);
         if (!a.b_one) read_line(y, right, p);
         UNROLL for (int e = 0; e < N; e++) {
@@ -71,7 +94,8 @@ template <class OUT, class IN, int N, class F> DEVICE void map_binary(const cuda
             y[e] = right[o.at[1]];
         }
     }
-    UNROLL for (int e = 0; e < N; e++) z[e] = f(x[e], y[e]);
+    UNROLL for (int e = 0; e < N; e++)
+        z[e] = f(x[e], y[e]);
     write_line((OUT *)a.out, z, p);
 }
 

@@ -1,13 +1,15 @@
 /* product.cu - products of matrices. Each element of a result is summed along k in one order, whatever the other rows,
- * columns and matrices are: by tiles of k of the tensor cores for float16 and bfloat16, one after another for float32. */
+ * columns and matrices are: by tiles of k of the tensor cores for float16 and bfloat16, one after another for float32.
+ */
 #include "functions.cuh"
 
-/* ---- float16 and bfloat16: a block makes 128 x 128 of out, each of 8 warps 64 x 32 of it, by steps of 32 along k ---- */
+/* ---- float16 and bfloat16: a block makes 128 x 128 of out, each of 8 warps 64 x 32 of it, by steps of 32 along k ----
+ */
 #define MMA_TILE 128
 #define MMA_K 32
 #define MMA_STAGES 3
-#define MMA_LINE_K (MMA_K + 8)       /* items of a line along k in the block's memory: no two rows share banks */
-#define MMA_LINE_N (MMA_TILE + 8)    /* of a line along columns */
+#define MMA_LINE_K (MMA_K + 8)    /* items of a line along k in the block's memory: no two rows share banks */
+#define MMA_LINE_N (MMA_TILE + 8) /* of a line along columns */
 #define MMA_STAGE (MMA_TILE * MMA_LINE_K * 2) /* bytes of one operand in one stage, either way */
 
 struct product_place {
@@ -43,8 +45,8 @@ DEVICE product_place product_start(const cuda_product_args &a, int tile_rows, in
 }
 DEVICE int64_t tail(int64_t left) { return left < 0 ? 0 : left > 8 ? 8 : left; }
 /* Lines [line0, +128) of an operand, whose items along k are side by side, to [128][MMA_LINE_K]. */
-DEVICE void load_along_k(uint16_t *to, const uint16_t *from, int64_t line_step, int64_t line0, int64_t lines, int64_t k0,
-                         int64_t k) {
+DEVICE void load_along_k(uint16_t *to, const uint16_t *from, int64_t line_step, int64_t line0, int64_t lines,
+                         int64_t k0, int64_t k) {
     UNROLL for (int i = 0; i < MMA_TILE * MMA_K / 8 / CUDA_THREADS; i++) {
         const int chunk = i * CUDA_THREADS + thread_index(), line = chunk / (MMA_K / 8), part = chunk % (MMA_K / 8) * 8;
         const bool inside = line0 + line < lines;
@@ -118,7 +120,8 @@ template <int TYPE> DEVICE void product_halves(const cuda_product_args &a) {
     UNROLL for (int m = 0; m < 4; m++) UNROLL
         for (int n = 0; n < 4; n++) UNROLL
             for (int i = 0; i < 4; i++) sum[m][n][i] = 0;
-    UNROLL for (int s = 0; s < MMA_STAGES - 1; s++) load(s);
+    UNROLL for (int s = 0; s < MMA_STAGES - 1; s++)
+        load(s);
     for (int64_t step = 0; step < steps; step++) {
         wait_copies<MMA_STAGES - 2>();
         barrier(); /* the stage is there for all, and the one before it has been read by all */
@@ -141,55 +144,209 @@ template <int TYPE> DEVICE void product_halves(const cuda_product_args &a) {
 KERNEL_OF_TWO(gm_product_f16, cuda_product_args, CUDA_THREADS) { product_halves<GM_T_F16>(a); }
 KERNEL_OF_TWO(gm_product_bf16, cuda_product_args, CUDA_THREADS) { product_halves<GM_T_BF16>(a); }
 
-/* ---- float32: a block makes 128 x 128 of out, a thread 8 x 8 of it, by steps of 16 along k; fused multiply-adds ---- */
+/* ---- the same on sm_90a: a block makes 128 rows and 128 or 256 columns, each of two groups of four warps 64 rows, by
+ * steps of 64 along k, of which each is added by its four sixteens in order ---- */
+#define GROUP_ROWS 128
+#define GROUP_K 64
+#define GROUP_STAGES 4
+#if HAS_GROUP_MMA
+/* Lines [line0, +LINES) times [k0, +64) of an operand, either way. */
+template <int LINES, bool ALONG_K>
+DEVICE void load_group(char *to, const uint16_t *from, int64_t line_step, int64_t k_step, int64_t line0, int64_t lines,
+                       int64_t k0, int64_t k) {
+    UNROLL for (int i = 0; i < LINES * GROUP_K / 8 / CUDA_THREADS; i++) {
+        const int chunk = i * CUDA_THREADS + thread_index();
+        if (ALONG_K) {
+            const int line = chunk / 8, part = chunk % 8;
+            const int64_t left = line0 + line < lines ? tail(k - k0 - part * 8) : 0;
+            copy_16(to + line * 128 + ((part ^ line % 8) << 4),
+                    left ? from + (line0 + line) * line_step + k0 + part * 8 : from, (int)left * 2);
+        } else {
+            const int row = chunk / (LINES / 8), part = chunk % (LINES / 8);
+            const int64_t left = k0 + row < k ? tail(lines - line0 - part * 8) : 0;
+            copy_16(to + part / 8 * (128 * GROUP_K) + row * 128 + ((part % 8 ^ row % 8) << 4),
+                    left ? from + (k0 + row) * k_step + line0 + part * 8 : from, (int)left * 2);
+        }
+    }
+}
+template <int TYPE, int HALVES, bool X_ALONG_K, bool W_ALONG_K> DEVICE void product_group(const cuda_product_args &a) {
+    constexpr int COLUMNS = 128 * HALVES, X_STAGE = GROUP_ROWS * GROUP_K * 2, STAGE = X_STAGE + COLUMNS * GROUP_K * 2;
+    constexpr int X_NEXT = X_ALONG_K ? 32 : 2048, W_NEXT = W_ALONG_K ? 32 : 2048; /* bytes to the next sixteen of k */
+    char *room = block_memory();
+    room += (1024 - (uintptr_t)room % 1024) % 1024;
+    const product_place p = product_start(a, GROUP_ROWS, COLUMNS, 2);
+    const int group = thread_index() / 128, lane = thread_index() % WARP, warp = thread_index() / WARP % 4;
+    const int64_t steps = (a.k + GROUP_K - 1) / GROUP_K;
+    const auto load = [&](int64_t step) {
+        char *stage = room + step % GROUP_STAGES * STAGE;
+        if (step < steps) {
+            load_group<GROUP_ROWS, X_ALONG_K>(stage, p.x, a.x_row, a.x_k, p.row, a.rows, step * GROUP_K, a.k);
+            load_group<COLUMNS, W_ALONG_K>(stage + X_STAGE, p.w, a.w_column, a.w_k, p.column, a.columns, step * GROUP_K,
+                                           a.k);
+        }
+        commit_copies();
+    };
+    float sum[HALVES][64];
+    UNROLL for (int h = 0; h < HALVES; h++) UNROLL
+        for (int i = 0; i < 64; i++) sum[h][i] = 0;
+    for (int s = 0; s < GROUP_STAGES - 2; s++) load(s);
+    for (int64_t step = 0; step < steps; step++) {
+        wait_copies<GROUP_STAGES - 3>();
+        show_copies();
+        barrier(); /* this stage is there for all; nobody uses the one before the last any more */
+        load(step + GROUP_STAGES - 2);
+        const char *x = room + step % GROUP_STAGES * STAGE, *w = x + X_STAGE;
+        group_mma_begin();
+        UNROLL for (int i = 0; i < GROUP_K / 16; i++) {
+            const block_matrix rows = matrix_at(x + group * 64 * 128 + i * X_NEXT, 128 * GROUP_K);
+            UNROLL for (int h = 0; h < HALVES; h++) {
+                const block_matrix columns = matrix_at(w + h * 128 * 128 + i * W_NEXT, 128 * GROUP_K);
+                if (TYPE == GM_T_F16) group_mma_f16<X_ALONG_K, W_ALONG_K>(sum[h], rows, columns);
+                else group_mma_bf16<X_ALONG_K, W_ALONG_K>(sum[h], rows, columns);
+            }
+        }
+        group_mma_commit();
+        group_mma_wait<1>();
+    }
+    group_mma_wait<0>();
+    wait_copies<0>();
+    typedef pack<uint16_t, 2> pair;
+    uint16_t *out = (uint16_t *)a.out + p.out;
+    const bool pairs = a.out_column == 1 && a.out_row % 2 == 0 && (uintptr_t)out % 4 == 0;
+    UNROLL for (int h = 0; h < HALVES; h++) UNROLL
+        for (int i = 0; i < 64; i += 2) {
+            const int64_t row = p.row + group * 64 + warp * 16 + lane / 4 + i / 2 % 2 * 8;
+            const int64_t column = p.column + h * 128 + i / 4 * 8 + lane % 4 * 2;
+            if (row >= a.rows || column >= a.columns) continue;
+            const int64_t add_at = p.add + row * a.add_row + column * a.add_column;
+            uint16_t *to = out + row * a.out_row + column * a.out_column;
+            const bool both = column + 1 < a.columns;
+            const uint16_t first = narrow<TYPE>(product_value(a, sum[h][i], add_at));
+            const uint16_t second = both ? narrow<TYPE>(product_value(a, sum[h][i + 1], add_at + a.add_column)) : 0;
+            if (pairs && both) {
+                *(pair *)to = {{first, second}};
+            } else {
+                to[0] = first;
+                if (both) to[a.out_column] = second;
+            }
+        }
+}
+#define PRODUCT_GROUP(TYPE, HALVES, X, W) product_group<TYPE, HALVES, X, W>(a)
+#else
+#define PRODUCT_GROUP(TYPE, HALVES, X, W) (void)a
+#endif
+#define PRODUCT_GROUPS(type, TYPE)                                                                                     \
+    KERNEL(gm_product_##type##_128_kk, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 1, true, true); }        \
+    KERNEL(gm_product_##type##_128_kl, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 1, true, false); }       \
+    KERNEL(gm_product_##type##_128_lk, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 1, false, true); }       \
+    KERNEL(gm_product_##type##_128_ll, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 1, false, false); }      \
+    KERNEL(gm_product_##type##_256_kk, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 2, true, true); }        \
+    KERNEL(gm_product_##type##_256_kl, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 2, true, false); }       \
+    KERNEL(gm_product_##type##_256_lk, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 2, false, true); }       \
+    KERNEL(gm_product_##type##_256_ll, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 2, false, false); }
+PRODUCT_GROUPS(f16, GM_T_F16)
+PRODUCT_GROUPS(bf16, GM_T_BF16)
+
+/* ---- float32: a block makes 128 x 128 of out, a thread 8 x 8 of it, by steps of 16 along k; fused multiply-adds, one
+ * k after another. While one step is computed, the next one is on its way to registers. ---- */
 #define SIMT_TILE 128
 #define SIMT_K 16
 #define SIMT_LINE (SIMT_TILE + 4)
-/* Lines [line0, +128) times [k0, +16) of an operand of any strides, k first. */
-DEVICE void load_simt(float (*to)[SIMT_LINE], const float *from, int64_t line_step, int64_t k_step, int64_t line0,
-                      int64_t lines, int64_t k0, int64_t k) {
-    UNROLL for (int i = 0; i < SIMT_TILE * SIMT_K / CUDA_THREADS; i++) {
+#define SIMT_PARTS (SIMT_TILE * SIMT_K / 4 / CUDA_THREADS) /* fours of an operand that a thread reads in a step */
+typedef pack<float, 4> four;
+typedef enum { ALONG_K, ALONG_LINES, ANYHOW } lie; /* what is side by side, four at a time, and aligned */
+
+/* Part i of what a thread reads of 128 lines times 16 of k: which line and k it begins at. */
+template <lie HOW> struct simt_part {
+    int line, k;
+    METHOD simt_part(int i) {
         const int at = i * CUDA_THREADS + thread_index();
-        /* Threads side by side read what is side by side. */
-        const int line = k_step == 1 ? at / SIMT_K : at % SIMT_TILE, step = k_step == 1 ? at % SIMT_K : at / SIMT_TILE;
-        const bool inside = line0 + line < lines && k0 + step < k;
-        to[step][line] = inside ? from[(line0 + line) * line_step + (k0 + step) * k_step] : 0.0f;
+        line = HOW == ALONG_LINES ? at % (SIMT_TILE / 4) * 4 : at / (SIMT_K / 4);
+        k = HOW == ALONG_LINES ? at / (SIMT_TILE / 4) : at % (SIMT_K / 4) * 4;
+    }
+};
+/* Reads an operand step by step; the second part is as far from the first whatever the thread is. */
+template <lie HOW> struct simt_reader {
+    const float *at;
+    int64_t far, step, k_step;
+    bool inside[SIMT_PARTS]; /* its line is one of the operand's */
+    METHOD simt_reader(const float *from, int64_t line_step, int64_t each_k, int64_t lines) {
+        const simt_part<HOW> first(0);
+        at = from + first.line * line_step + first.k * each_k;
+        far = HOW == ALONG_LINES ? (CUDA_THREADS / (SIMT_TILE / 4)) * each_k : CUDA_THREADS / (SIMT_K / 4) * line_step;
+        step = SIMT_K * each_k;
+        k_step = each_k;
+        UNROLL for (int i = 0; i < SIMT_PARTS; i++)
+            inside[i] = simt_part<HOW>(i).line < lines;
+    }
+    METHOD void read(four (&x)[SIMT_PARTS], int left) { /* left: of k */
+        UNROLL for (int i = 0; i < SIMT_PARTS; i++) {
+            const int k = simt_part<HOW>(i).k;
+            x[i] = {};
+            if (HOW == ANYHOW) {
+                UNROLL for (int j = 0; j < 4; j++)
+                    if (inside[i] && k + j < left) x[i].at[j] = at[i * far + j * k_step];
+            } else if (inside[i] && k < left) {
+                x[i] = *(const four *)(at + i * far);
+            }
+        }
+        at += step;
+    }
+};
+template <lie HOW> DEVICE void keep_simt(float (*to)[SIMT_LINE], const four (&x)[SIMT_PARTS]) {
+    UNROLL for (int i = 0; i < SIMT_PARTS; i++) {
+        const simt_part<HOW> part(i);
+        if (HOW == ALONG_LINES) {
+            *(four *)&to[part.k][part.line] = x[i];
+        } else {
+            UNROLL for (int j = 0; j < 4; j++)
+                to[part.k + j][part.line] = x[i].at[j];
+        }
     }
 }
-KERNEL_OF_TWO(gm_product_f32, cuda_product_args, CUDA_THREADS) {
-    alignas(16) SHARED float x[SIMT_K][SIMT_LINE];
-    alignas(16) SHARED float w[SIMT_K][SIMT_LINE];
+template <lie X, lie W> DEVICE void product_simt(const cuda_product_args &a) {
+    alignas(16) SHARED float room[2][2][SIMT_K][SIMT_LINE];
     const product_place p = product_start(a, SIMT_TILE, SIMT_TILE, 4);
+    simt_reader<X> x((const float *)p.x + p.row * a.x_row, a.x_row, a.x_k, a.rows - p.row);
+    simt_reader<W> w((const float *)p.w + p.column * a.w_column, a.w_column, a.w_k, a.columns - p.column);
     const int row = thread_index() / 16 * 4, column = thread_index() % 16 * 4; /* and 64 further */
     float sum[8][8];
+    four next_x[SIMT_PARTS], next_w[SIMT_PARTS];
     UNROLL for (int i = 0; i < 8; i++) UNROLL
         for (int j = 0; j < 8; j++) sum[i][j] = 0;
-    for (int64_t k = 0; k < a.k; k += SIMT_K) {
-        load_simt(x, (const float *)p.x, a.x_row, a.x_k, p.row, a.rows, k, a.k);
-        load_simt(w, (const float *)p.w, a.w_column, a.w_k, p.column, a.columns, k, a.k);
-        barrier();
+    x.read(next_x, (int)a.k);
+    w.read(next_w, (int)a.k);
+    int now = 0;
+    for (int left = (int)a.k; left > 0; left -= SIMT_K, now ^= 1) {
+        keep_simt<X>(room[now][0], next_x);
+        keep_simt<W>(room[now][1], next_w);
+        barrier(); /* and those that are still at the step before use the other room */
+        x.read(next_x, left - SIMT_K);
+        w.read(next_w, left - SIMT_K);
         UNROLL for (int s = 0; s < SIMT_K; s++) {
-            float left[8], right[8];
-            UNROLL for (int i = 0; i < 4; i++) {
-                left[i] = x[s][row + i];
-                left[4 + i] = x[s][64 + row + i];
-                right[i] = w[s][column + i];
-                right[4 + i] = w[s][64 + column + i];
+            four left[2], right[2];
+            UNROLL for (int h = 0; h < 2; h++) {
+                left[h] = *(const four *)&room[now][0][s][64 * h + row];
+                right[h] = *(const four *)&room[now][1][s][64 * h + column];
             }
             UNROLL for (int i = 0; i < 8; i++) UNROLL
-                for (int j = 0; j < 8; j++) sum[i][j] = fmaf(left[i], right[j], sum[i][j]);
+                for (int j = 0; j < 8; j++) sum[i][j] = fmaf(left[i / 4].at[i % 4], right[j / 4].at[j % 4], sum[i][j]);
         }
-        barrier();
     }
     float *out = (float *)a.out + p.out;
     UNROLL for (int i = 0; i < 8; i++) UNROLL
         for (int j = 0; j < 8; j++) {
             const int64_t r = p.row + row + i % 4 + i / 4 * 64, c = p.column + column + j % 4 + j / 4 * 64;
             if (r >= a.rows || c >= a.columns) continue;
-            out[r * a.out_row + c * a.out_column] =
-                product_value(a, sum[i][j], p.add + r * a.add_row + c * a.add_column);
+            out[r * a.out_row + c * a.out_column] = product_value(a, sum[i][j],
+                                                                  p.add + r * a.add_row + c * a.add_column);
         }
 }
+KERNEL_OF_TWO(gm_product_f32_kk, cuda_product_args, CUDA_THREADS) { product_simt<ALONG_K, ALONG_K>(a); }
+KERNEL_OF_TWO(gm_product_f32_kl, cuda_product_args, CUDA_THREADS) { product_simt<ALONG_K, ALONG_LINES>(a); }
+KERNEL_OF_TWO(gm_product_f32_lk, cuda_product_args, CUDA_THREADS) { product_simt<ALONG_LINES, ALONG_K>(a); }
+KERNEL_OF_TWO(gm_product_f32_ll, cuda_product_args, CUDA_THREADS) { product_simt<ALONG_LINES, ALONG_LINES>(a); }
+KERNEL(gm_product_f32, cuda_product_args, CUDA_THREADS) { product_simt<ANYHOW, ANYHOW>(a); }
 
 /* ---- any strides and complex numbers: a thread makes one element ---- */
 KERNEL(gm_product_any, cuda_product_args, CUDA_THREADS) {

@@ -26,9 +26,7 @@ struct value {
     uint64_t bits;
     METHOD float real() const { return float_of_bits((uint32_t)bits); }
     METHOD int64_t whole() const { return (int64_t)bits; }
-    METHOD c64 complex() const {
-        return c64(float_of_bits((uint32_t)bits), float_of_bits((uint32_t)(bits >> 32)));
-    }
+    METHOD c64 complex() const { return c64(float_of_bits((uint32_t)bits), float_of_bits((uint32_t)(bits >> 32))); }
 };
 DEVICE value of_real(float x, int type) { return {bits_of_float(round_float(x, type))}; }
 DEVICE value of_whole(int64_t x, int type) { /* cut to the type, and widened again */
@@ -102,4 +100,197 @@ KERNEL(gm_fused, cuda_fused_args, CUDA_FUSED_THREADS) {
         registers[s.out * CUDA_FUSED_THREADS] = result;
     }
     store_value(a.out, i, result, a.out_type);
+}
+
+/* ---- chains of floats alone: four elements a thread, so that a step is looked up once for all of them ---- */
+#define QUAD 4
+typedef pack<uint32_t, QUAD> quad; /* floats as their types hold them, or truths */
+DEVICE_CALL float unary_apart(float x, int op, int type) { return unary_float(x, op, type); }
+DEVICE_CALL float binary_apart(float x, float y, int op) { return binary_float(x, y, op); }
+DEVICE void unary_floats(float (&out)[QUAD], const float (&in)[QUAD], int op, int type) {
+    const vf one = 1.0f, zero = 0.0f;
+    switch (op) {
+#define EACH(value)                                                                                                    \
+    UNROLL for (int e = 0; e < QUAD; e++) {                                                                            \
+        const float x = in[e];                                                                                         \
+        out[e] = value;                                                                                                \
+    }                                                                                                                  \
+    return;
+#define VECTOR(value) EACH(value)
+#define LIBM(value) EACH(unary_apart(x, op, type))
+#define SINES(cosine) EACH(unary_apart(x, op, type))
+#define NO_FLOATS break;
+#define UNARY_VALUE(name, doc, result, work, floats, ...)                                                              \
+    case GM_U_##name: floats
+#define UNARY_TEST(name, ...)                                                                                          \
+    case GM_U_##name: break;
+#include "unary.def"
+#undef EACH
+#undef VECTOR
+#undef LIBM
+#undef SINES
+    }
+    (void)one, (void)zero, (void)type;
+    UNROLL for (int e = 0; e < QUAD; e++)
+        out[e] = in[e];
+}
+DEVICE void binary_floats(float (&out)[QUAD], const float (&left)[QUAD], const float (&right)[QUAD], int op) {
+    switch (op) {
+#define EACH(value)                                                                                                    \
+    UNROLL for (int e = 0; e < QUAD; e++) {                                                                            \
+        const float a = left[e], b = right[e];                                                                         \
+        out[e] = value;                                                                                                \
+    }                                                                                                                  \
+    return;
+#define VECTOR(value) EACH(value)
+#define LIBM(value) EACH(binary_apart(a, b, op))
+#define BINARY_VALUE(name, doc, work, floats, ...)                                                                     \
+    case GM_B_##name: floats
+#define BINARY_TEST(name, ...)                                                                                         \
+    case GM_B_##name: break;
+#include "binary.def"
+#undef EACH
+#undef VECTOR
+#undef LIBM
+#undef NO_FLOATS
+    }
+    UNROLL for (int e = 0; e < QUAD; e++)
+        out[e] = left[e];
+}
+DEVICE void floats_of_quad(float (&to)[QUAD], const quad &x) {
+    UNROLL for (int e = 0; e < QUAD; e++)
+        to[e] = float_of_bits(x.at[e]);
+}
+/* Of the types that such chains have. */
+DEVICE uint32_t load_bits(const void *p, int64_t i, int type) {
+    return type == GM_T_BOOL ? ((const uint8_t *)p)[i] != 0 : bits_of_float(load_float(p, i, type));
+}
+DEVICE quad load_line(const void *p, int64_t i, int type) { /* aligned, as i is */
+    quad x;
+    if (type == GM_T_F32) return *(const quad *)((const uint32_t *)p + i);
+    if (type == GM_T_BOOL) {
+        const pack<uint8_t, QUAD> items = *(const pack<uint8_t, QUAD> *)((const uint8_t *)p + i);
+        UNROLL for (int e = 0; e < QUAD; e++)
+            x.at[e] = items.at[e] != 0;
+        return x;
+    }
+    const pack<uint16_t, QUAD> items = *(const pack<uint16_t, QUAD> *)((const uint16_t *)p + i);
+    UNROLL for (int e = 0; e < QUAD; e++)
+        x.at[e] = bits_of_float(type == GM_T_F16 ? widen<GM_T_F16>(items.at[e]) : widen<GM_T_BF16>(items.at[e]));
+    return x;
+}
+DEVICE quad load_quad(const cuda_fused_args &a, int k, int64_t first, int64_t n) {
+    const int type = a.input_types[k], last = a.shape.ndim - 1;
+    if (a.lines) {
+        const int64_t at = offset_of(a.shape, a.steps[k], first / QUAD);
+        if (a.steps[k].at[last] != 0) return load_line(a.inputs[k], at, type);
+        const uint32_t one = load_bits(a.inputs[k], at, type);
+        return {{one, one, one, one}};
+    }
+    quad x;
+    UNROLL for (int e = 0; e < QUAD; e++)
+        x.at[e] = first + e < n ? load_bits(a.inputs[k], offset_of(a.shape, a.steps[k], first + e), type) : 0;
+    return x;
+}
+DEVICE void store_quad(const cuda_fused_args &a, int64_t first, int64_t n, const quad &x) {
+    if (a.lines && a.out_type == GM_T_F32) {
+        *(quad *)((uint32_t *)a.out + first) = x;
+    } else if (a.lines && a.out_type != GM_T_BOOL) {
+        pack<uint16_t, QUAD> items;
+        UNROLL for (int e = 0; e < QUAD; e++) {
+            const float y = float_of_bits(x.at[e]);
+            items.at[e] = a.out_type == GM_T_F16 ? narrow<GM_T_F16>(y) : narrow<GM_T_BF16>(y);
+        }
+        *(pack<uint16_t, QUAD> *)((uint16_t *)a.out + first) = items;
+    } else {
+        UNROLL for (int e = 0; e < QUAD; e++) {
+            if (first + e >= n) continue;
+            if (a.out_type == GM_T_BOOL) ((uint8_t *)a.out)[first + e] = (uint8_t)x.at[e];
+            else store_float(a.out, first + e, float_of_bits(x.at[e]), a.out_type);
+        }
+    }
+}
+DEVICE quad round_quad(const float (&x)[QUAD], int type) {
+    quad y;
+    if (type == GM_T_F32) {
+        UNROLL for (int e = 0; e < QUAD; e++)
+            y.at[e] = bits_of_float(x[e]);
+    } else {
+        UNROLL for (int e = 0; e < QUAD; e++)
+            y.at[e] = bits_of_float(round_float(x[e], type));
+    }
+    return y;
+}
+DEVICE quad convert_quad(const quad &x, int from, int to) {
+    float y[QUAD];
+    if (from == to) return x;
+    if (to == GM_T_BOOL) {
+        quad z;
+        UNROLL for (int e = 0; e < QUAD; e++)
+            z.at[e] = float_of_bits(x.at[e]) != 0;
+        return z;
+    }
+    UNROLL for (int e = 0; e < QUAD; e++)
+        y[e] = from == GM_T_BOOL ? (float)x.at[e] : float_of_bits(x.at[e]);
+    return round_quad(y, to);
+}
+DEVICE quad unary_quad(const gm_fused_step &s, const quad &x) {
+    float in[QUAD], out[QUAD];
+    floats_of_quad(in, x);
+    if (gives_bool(s.function)) {
+        quad y;
+        UNROLL for (int e = 0; e < QUAD; e++)
+            y.at[e] = unary_test(in[e], s.function);
+        return y;
+    }
+    unary_floats(out, in, s.function, s.type);
+    return round_quad(out, s.type);
+}
+DEVICE quad binary_quad(const gm_fused_step &s, const quad &x, const quad &y) {
+    float left[QUAD], right[QUAD], out[QUAD];
+    floats_of_quad(left, x);
+    floats_of_quad(right, y);
+    if (gives_bool_2(s.function)) {
+        quad z;
+        UNROLL for (int e = 0; e < QUAD; e++)
+            z.at[e] = binary_test(left[e], right[e], s.function);
+        return z;
+    }
+    binary_floats(out, left, right, s.function);
+    return round_quad(out, s.type);
+}
+/* What the step before gave is not read back from the block's memory. */
+KERNEL(gm_fused_floats, cuda_fused_args, CUDA_FUSED_THREADS) {
+    quad *registers = (quad *)block_memory() + thread_index();
+    const int64_t first = (block_index() * CUDA_FUSED_THREADS + thread_index()) * QUAD;
+    const int64_t n = a.lines ? a.shape.count * QUAD : a.shape.count;
+    int latest = -1;
+    quad result = {};
+    if (first >= n) return;
+    const auto operand = [&](int k) {
+        if (k == latest) return result;
+        if (k >= a.n_inputs) return registers[(k - a.n_inputs) * CUDA_FUSED_THREADS];
+        return load_quad(a, k, first, n);
+    };
+    for (int k = 0; k < a.n_steps; k++) {
+        const gm_fused_step &s = a.program[k];
+        const quad x = operand(s.in[0]);
+        if (s.kind == GM_FUSED_CONVERT) {
+            result = convert_quad(x, s.type, s.out_type);
+        } else if (s.kind == GM_FUSED_UNARY) {
+            result = unary_quad(s, x);
+        } else {
+            const quad y = operand(s.in[1]);
+            if (s.kind == GM_FUSED_BINARY) {
+                result = binary_quad(s, x, y);
+            } else {
+                const quad z = operand(s.in[2]);
+                UNROLL for (int e = 0; e < QUAD; e++)
+                    result.at[e] = x.at[e] ? y.at[e] : z.at[e];
+            }
+        }
+        latest = a.n_inputs + s.out;
+        if (k + 1 < a.n_steps) registers[s.out * CUDA_FUSED_THREADS] = result;
+    }
+    store_quad(a, first, n, result);
 }

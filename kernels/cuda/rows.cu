@@ -1,130 +1,196 @@
 /* rows.cu - softmax, norms and gated units: work on rows, in float32.
- * Element i of a row belongs to group i / 4, group g to thread g % T of the T that work on the row: 32 where the row is
- * short, else CUDA_THREADS. A row that fits is read once, into the block's memory. */
+ * A row is of groups of 16 bytes; group g belongs to thread g % T of the T that work on the row, a warp where it is
+ * short, else a block. A thread keeps its first groups in registers, of long rows others in the block's memory, and
+ * reads what is beyond them again. */
 #include "functions.cuh"
 
-#define ROW_GROUP 4
-
-/* One row and those who work on it. */
-template <int TYPE> struct row {
-    typedef typename float_item<TYPE>::raw raw;
-    const cuda_rows_args &a;
-    const raw *in;
-    float *kept;
-    float *shared; /* one for each warp */
-    int thread, team;
-    METHOD void load(int64_t g, float *x) const {
-        const int64_t first = g * ROW_GROUP;
-        if (a.lines && first + ROW_GROUP <= a.dim) {
-            const pack<raw, ROW_GROUP> items = ((const pack<raw, ROW_GROUP> *)in)[g];
-            UNROLL for (int j = 0; j < ROW_GROUP; j++) x[j] = widen<TYPE>(items.at[j]);
-        } else {
-            UNROLL for (int j = 0; j < ROW_GROUP; j++) x[j] = first + j < a.dim ? widen<TYPE>(in[first + j]) : 0.0f;
-        }
-    }
-    /* f(index, value) of this thread's elements in order; a group that is kept was read by the same thread. */
-    template <class F> METHOD void each(bool first_time, F f) const {
-        for (int64_t g = thread; g * ROW_GROUP < a.dim; g += team) {
-            float x[ROW_GROUP];
-            if (a.kept && !first_time) {
-                UNROLL for (int j = 0; j < ROW_GROUP; j++) x[j] = kept[g * ROW_GROUP + j];
-            } else {
-                load(g, x);
-                if (a.kept) {
-                    UNROLL for (int j = 0; j < ROW_GROUP; j++) kept[g * ROW_GROUP + j] = x[j];
-                }
-            }
-            UNROLL for (int j = 0; j < ROW_GROUP; j++)
-                if (g * ROW_GROUP + j < a.dim) f(g * ROW_GROUP + j, x[j]);
-        }
-    }
-    /* out = f(index, value), by groups. */
-    template <class F> METHOD void write(raw *out, F f) const {
-        for (int64_t g = thread; g * ROW_GROUP < a.dim; g += team) {
-            float x[ROW_GROUP];
-            pack<raw, ROW_GROUP> y;
-            if (a.kept) {
-                UNROLL for (int j = 0; j < ROW_GROUP; j++) x[j] = kept[g * ROW_GROUP + j];
-            } else {
-                load(g, x);
-            }
-            const bool whole = (g + 1) * ROW_GROUP <= a.dim;
-            UNROLL for (int j = 0; j < ROW_GROUP; j++)
-                if (whole || g * ROW_GROUP + j < a.dim) y.at[j] = narrow<TYPE>(f(g * ROW_GROUP + j, x[j]));
-            if (a.lines && whole) {
-                ((pack<raw, ROW_GROUP> *)out)[g] = y;
-            } else {
-                UNROLL for (int j = 0; j < ROW_GROUP; j++)
-                    if (g * ROW_GROUP + j < a.dim) out[g * ROW_GROUP + j] = y.at[j];
-            }
-        }
-    }
-    template <class F> METHOD float join(float x, F f) const {
-        return team == WARP ? join_warp(x, f) : join_block(x, shared, f);
-    }
-};
 DEVICE float add_floats(float x, float y) { return x + y; }
 DEVICE float greater_float(float x, float y) { return y > x ? y : x; }
 
-DEVICE int64_t row_index(const cuda_rows_args &a) {
-    return a.by_warps ? block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP : block_index();
+/* One row and those who work on it; EACH: elements that a thread keeps in registers. */
+template <int TYPE, int EACH> struct row {
+    typedef typename float_item<TYPE>::raw raw;
+    static constexpr int GROUP = 16 / (int)sizeof(raw), KEPT = EACH / GROUP, AHEAD = 16 / GROUP;
+    static constexpr bool ALL_KEPT = EACH != CUDA_ROW_LONG; /* launchers see to it */
+    typedef pack<raw, GROUP> group;
+    const cuda_rows_args &a;
+    const raw *in;
+    float *memory, *shared; /* shared: one for each warp */
+    int thread, team;
+    int64_t groups;
+    float x[KEPT][GROUP];
+
+    METHOD bool has(int64_t g, int j) const { return a.lines || g * GROUP + j < a.dim; }
+    METHOD void load(float (&to)[GROUP], const raw *from, int64_t g) const {
+        if (a.lines) {
+            const group items = ((const group *)from)[g];
+            UNROLL for (int j = 0; j < GROUP; j++)
+                to[j] = widen<TYPE>(items.at[j]);
+        } else {
+            UNROLL for (int j = 0; j < GROUP; j++)
+                to[j] = has(g, j) ? widen<TYPE>(from[g * GROUP + j]) : 0.0f;
+        }
+    }
+    METHOD void store(raw *to, int64_t g, const float (&from)[GROUP]) const {
+        if (a.lines) {
+            group items;
+            UNROLL for (int j = 0; j < GROUP; j++)
+                items.at[j] = narrow<TYPE>(from[j]);
+            ((group *)to)[g] = items;
+        } else {
+            UNROLL for (int j = 0; j < GROUP; j++)
+                if (has(g, j)) to[g * GROUP + j] = narrow<TYPE>(from[j]);
+        }
+    }
+    METHOD int64_t place(int k) const { return thread + (int64_t)k * team; }
+    METHOD float *room(int64_t g) const { return memory + (g - (int64_t)KEPT * team) * GROUP; }
+    /* f(g, values) of this thread's groups beyond registers, in order; what f makes of those in memory is kept. */
+    template <class F> METHOD void each_beyond(bool first_time, F f) const {
+        if constexpr (ALL_KEPT) return;
+        for (int64_t first = place(KEPT); first < groups; first += AHEAD * team) {
+            float y[AHEAD][GROUP];
+            UNROLL for (int v = 0; v < AHEAD; v++) {
+                const int64_t g = first + v * team;
+                if (g >= groups) continue;
+                if (first_time || g >= a.kept_groups) {
+                    load(y[v], in, g);
+                } else {
+                    UNROLL for (int j = 0; j < GROUP; j++)
+                        y[v][j] = room(g)[j];
+                }
+            }
+            UNROLL for (int v = 0; v < AHEAD; v++) {
+                const int64_t g = first + v * team;
+                if (g >= groups) continue;
+                f(g, y[v]);
+                if (g < a.kept_groups) {
+                    UNROLL for (int j = 0; j < GROUP; j++)
+                        room(g)[j] = y[v][j];
+                }
+            }
+        }
+    }
+    /* f(g, values) of all of this thread's groups. */
+    template <class F> METHOD void each(F f) {
+        UNROLL for (int k = 0; k < KEPT; k++)
+            if (place(k) < groups) f(place(k), x[k]);
+        each_beyond(false, f);
+    }
+    /* The same as they are read. */
+    template <class F> METHOD void read(F f) {
+        UNROLL for (int k = 0; k < KEPT; k++)
+            if (place(k) < groups) load(x[k], in, place(k));
+        UNROLL for (int k = 0; k < KEPT; k++)
+            if (place(k) < groups) f(place(k), x[k]);
+        each_beyond(true, f);
+    }
+    template <class F> METHOD float join(float y, F f) const {
+        return team == WARP ? join_warp(y, f) : join_block(y, shared, f);
+    }
+    METHOD bool is_kept(int64_t g) const { return ALL_KEPT || g < a.kept_groups; }
+};
+
+template <bool BY_WARPS> DEVICE int64_t row_index() {
+    return BY_WARPS ? block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP : block_index();
 }
-template <int TYPE> DEVICE row<TYPE> row_of(const cuda_rows_args &a, int64_t index, float *shared) {
-    float *kept = (float *)block_memory();
-    if (a.by_warps) kept += thread_index() / WARP * ((a.dim + ROW_GROUP - 1) / ROW_GROUP * ROW_GROUP);
-    return {a,
-            (const typename float_item<TYPE>::raw *)a.x + index * a.stride,
-            kept,
-            shared,
-            a.by_warps ? thread_index() % WARP : thread_index(),
-            a.by_warps ? WARP : CUDA_THREADS};
+template <int TYPE, int EACH, bool BY_WARPS>
+DEVICE row<TYPE, EACH> row_of(const cuda_rows_args &a, int64_t index, float *shared) {
+    row<TYPE, EACH> r = {a,
+                         (const typename float_item<TYPE>::raw *)a.x + index * a.stride,
+                         (float *)block_memory(),
+                         shared,
+                         BY_WARPS ? thread_index() % WARP : thread_index(),
+                         BY_WARPS ? WARP : thread_count()};
+    r.groups = (a.dim + r.GROUP - 1) / r.GROUP;
+    return r;
 }
 
-template <int TYPE> DEVICE void softmax_row(const cuda_rows_args &a) {
-    SHARED float shared[CUDA_THREADS / WARP];
-    const int64_t index = row_index(a);
+template <int TYPE, int EACH, bool BY_WARPS> DEVICE void softmax_row(const cuda_rows_args &a) {
+    SHARED float shared[CUDA_ROW_THREADS / WARP];
+    const int64_t index = row_index<BY_WARPS>();
     if (index >= a.rows) return; /* a whole warp, or nobody */
-    const row<TYPE> r = row_of<TYPE>(a, index, shared);
+    row<TYPE, EACH> r = row_of<TYPE, EACH, BY_WARPS>(a, index, shared);
+    constexpr int GROUP = row<TYPE, EACH>::GROUP;
     float top = -INFINITY, sum = 0;
-    r.each(true, [&](int64_t, float x) { top = greater_float(top, x); });
+    r.read([&](int64_t g, float (&x)[GROUP]) {
+        UNROLL for (int j = 0; j < GROUP; j++)
+            if (r.has(g, j)) top = greater_float(top, x[j]);
+    });
     top = r.join(top, greater_float);
-    r.each(false, [&](int64_t, float x) { sum += vf_exp(x - top); });
+    r.each([&](int64_t g, float (&x)[GROUP]) {
+        UNROLL for (int j = 0; j < GROUP; j++) {
+            x[j] = vf_exp(x[j] - top);
+            if (r.has(g, j)) sum += x[j];
+        }
+    });
     sum = r.join(sum, add_floats);
     const float scale = 1.0f / sum;
-    r.write((typename float_item<TYPE>::raw *)a.out + index * a.dim,
-            [=](int64_t, float x) { return vf_exp(x - top) * scale; });
+    typename float_item<TYPE>::raw *out = (typename float_item<TYPE>::raw *)a.out + index * a.dim;
+    r.each([&](int64_t g, float (&x)[GROUP]) {
+        float y[GROUP];
+        UNROLL for (int j = 0; j < GROUP; j++)
+            y[j] = (r.is_kept(g) ? x[j] : vf_exp(x[j] - top)) * scale;
+        r.store(out, g, y);
+    });
 }
-KERNEL(gm_softmax_f16, cuda_rows_args, CUDA_THREADS) { softmax_row<GM_T_F16>(a); }
-KERNEL(gm_softmax_bf16, cuda_rows_args, CUDA_THREADS) { softmax_row<GM_T_BF16>(a); }
-KERNEL(gm_softmax_f32, cuda_rows_args, CUDA_THREADS) { softmax_row<GM_T_F32>(a); }
 
-template <int TYPE, bool CENTERED> DEVICE void norm_row(const cuda_rows_args &a) {
+template <int TYPE, int EACH, bool BY_WARPS, bool CENTERED> DEVICE void norm_row(const cuda_rows_args &a) {
     typedef typename float_item<TYPE>::raw raw;
-    SHARED float shared[CUDA_THREADS / WARP];
-    const int64_t index = row_index(a);
+    SHARED float shared[CUDA_ROW_THREADS / WARP];
+    const int64_t index = row_index<BY_WARPS>();
     if (index >= a.rows) return;
-    const row<TYPE> r = row_of<TYPE>(a, index, shared);
+    row<TYPE, EACH> r = row_of<TYPE, EACH, BY_WARPS>(a, index, shared);
+    constexpr int GROUP = row<TYPE, EACH>::GROUP;
     float mean = 0, squares = 0;
+    const auto add = [&](int64_t g, float (&x)[GROUP]) {
+        UNROLL for (int j = 0; j < GROUP; j++)
+            if (r.has(g, j)) mean += x[j];
+    };
+    const auto add_squares = [&](int64_t g, float (&x)[GROUP]) {
+        UNROLL for (int j = 0; j < GROUP; j++)
+            if (r.has(g, j)) squares = fmaf(x[j] - mean, x[j] - mean, squares);
+    };
     if (CENTERED) {
-        r.each(true, [&](int64_t, float x) { mean += x; });
+        r.read(add);
         mean = r.join(mean, add_floats) / (float)a.dim;
+        r.each(add_squares);
+    } else {
+        r.read(add_squares);
     }
-    r.each(!CENTERED, [&](int64_t, float x) { squares = fmaf(x - mean, x - mean, squares); });
     squares = r.join(squares, add_floats);
     const float scale = 1.0f / sqrtf(squares / (float)a.dim + a.eps);
     const raw *weight = (const raw *)a.weight, *bias = (const raw *)a.bias;
-    r.write((raw *)a.out + index * a.dim, [=](int64_t i, float x) {
-        const float y = (x - mean) * scale, b = bias ? widen<TYPE>(bias[i]) : 0.0f;
-        if (weight) return bias ? fmaf(y, widen<TYPE>(weight[i]), b) : y * widen<TYPE>(weight[i]);
-        return bias ? y + b : y;
+    raw *out = (raw *)a.out + index * a.dim;
+    r.each([&](int64_t g, float (&x)[GROUP]) {
+        float y[GROUP], w[GROUP], b[GROUP];
+        if (weight) r.load(w, weight, g);
+        if (bias) r.load(b, bias, g);
+        UNROLL for (int j = 0; j < GROUP; j++) {
+            y[j] = (x[j] - mean) * scale;
+            if (weight && bias) y[j] = fmaf(y[j], w[j], b[j]);
+            else if (weight) y[j] *= w[j];
+            else if (bias) y[j] += b[j];
+        }
+        r.store(out, g, y);
     });
 }
-KERNEL(gm_rms_norm_f16, cuda_rows_args, CUDA_THREADS) { norm_row<GM_T_F16, false>(a); }
-KERNEL(gm_rms_norm_bf16, cuda_rows_args, CUDA_THREADS) { norm_row<GM_T_BF16, false>(a); }
-KERNEL(gm_rms_norm_f32, cuda_rows_args, CUDA_THREADS) { norm_row<GM_T_F32, false>(a); }
-KERNEL(gm_layer_norm_f16, cuda_rows_args, CUDA_THREADS) { norm_row<GM_T_F16, true>(a); }
-KERNEL(gm_layer_norm_bf16, cuda_rows_args, CUDA_THREADS) { norm_row<GM_T_BF16, true>(a); }
-KERNEL(gm_layer_norm_f32, cuda_rows_args, CUDA_THREADS) { norm_row<GM_T_F32, true>(a); }
+template <int TYPE, int EACH, bool BY_WARPS> DEVICE void rms_norm_row(const cuda_rows_args &a) {
+    norm_row<TYPE, EACH, BY_WARPS, false>(a);
+}
+template <int TYPE, int EACH, bool BY_WARPS> DEVICE void layer_norm_row(const cuda_rows_args &a) {
+    norm_row<TYPE, EACH, BY_WARPS, true>(a);
+}
+#define ROWS_OF(name, TYPE, RUN)                                                                                       \
+    KERNEL(gm_##name##_short, cuda_rows_args, CUDA_THREADS) { RUN<TYPE, CUDA_ROW_SHORT, true>(a); }                    \
+    KERNEL(gm_##name, cuda_rows_args, CUDA_ROW_THREADS) { RUN<TYPE, CUDA_ROW_EACH, false>(a); }                        \
+    KERNEL(gm_##name##_long, cuda_rows_args, CUDA_ROW_THREADS) { RUN<TYPE, CUDA_ROW_LONG, false>(a); }
+#define ROWS(name)                                                                                                     \
+    ROWS_OF(name##_f16, GM_T_F16, name##_row)                                                                          \
+    ROWS_OF(name##_bf16, GM_T_BF16, name##_row)                                                                        \
+    ROWS_OF(name##_f32, GM_T_F32, name##_row)
+ROWS(softmax)
+ROWS(rms_norm)
+ROWS(layer_norm)
 
 /* As glu.inc of the processor has it. */
 DEVICE float gelu_tanh(float x) {

@@ -1,25 +1,26 @@
 /* scan.cu - cumulative sums, products, extremes and log-sums along one axis of contiguous arrays.
- * The axis is cut into chunks, by its length alone: first the totals of all chunks, then what comes before each, then the
- * chunks again. Along the last axis a thread of a block takes CUDA_SCAN_EACH elements in order; along another a thread is
- * a column. Sums and products of floats are float64, as in reductions. */
+ * The axis is cut into chunks, by its length alone: first the totals of all chunks, then what comes before each, then
+ * the chunks again. Along the last axis a thread of a block takes CUDA_SCAN_EACH elements in order; along another a
+ * thread is a column. Sums and products of floats are float64, as in reductions. */
 #include "joins.cuh"
 
 /* Which element comes i-th, in elements of a row. */
 DEVICE int64_t scan_at(const cuda_scan_args &a, int64_t i) { return a.reverse ? a.length - 1 - i : i; }
 /* What an exclusive scan has first, where that is not the start as it is stored. */
-DEVICE void store_first(const cuda_scan_args &a, int64_t i) {
+DEVICE void store_first(const cuda_scan_args &a, void *out, int64_t i) {
     const int bits = 8 * item_size(a.type);
     const bool top = a.op == GM_R_MIN;
     if (a.type == GM_T_C64)
-        ((c64 *)a.out)[i] = c64(a.op == GM_R_SUM ? 0.0f : a.op == GM_R_PROD ? 1.0f : top ? INFINITY : -INFINITY);
-    else if (!is_int_type(a.type)) store_float(a.out, i, top ? INFINITY : -INFINITY, a.type);
-    else if (is_signed_type(a.type)) store_int(a.out, i, (top ? INT64_MAX : INT64_MIN) >> (64 - bits), a.type);
-    else store_int(a.out, i, top ? -1 : 0, a.type);
+        ((c64 *)out)[i] = c64(a.op == GM_R_SUM ? 0.0f : a.op == GM_R_PROD ? 1.0f : top ? INFINITY : -INFINITY);
+    else if (!is_int_type(a.type)) store_float(out, i, top ? INFINITY : -INFINITY, a.type);
+    else if (is_signed_type(a.type)) store_int(out, i, (top ? INT64_MAX : INT64_MIN) >> (64 - bits), a.type);
+    else store_int(out, i, top ? -1 : 0, a.type);
 }
-template <class J> DEVICE void store_scan(const cuda_scan_args &a, int64_t i, typename J::acc acc, bool first) {
+template <class J>
+DEVICE void store_scan(const cuda_scan_args &a, void *out, int64_t i, typename J::acc acc, bool first) {
     const bool sums = a.op == GM_R_SUM || a.op == GM_R_PROD;
-    if (first && (!sums || a.type == GM_T_C64)) store_first(a, i);
-    else J::store(a.out, i, acc, a.type, a.op, a.type);
+    if (first && (!sums || a.type == GM_T_C64)) store_first(a, out, i);
+    else J::store(out, i, acc, a.type, a.op, a.type);
 }
 /* What the threads before this one of a block have, joined; *total: of all of them. */
 template <class J>
@@ -45,28 +46,63 @@ DEVICE typename J::acc before_thread(const cuda_scan_args &a, typename J::acc ow
     *total = all;
     return J::join(warps, before, a.op, a.type);
 }
+/* Where item j of a chunk is in the block's memory: after each thread's stretch is a gap, so that no two threads' items
+ * share a bank. */
+DEVICE char *scan_room(int item, int j) { return block_memory() + j * item + j / CUDA_SCAN_EACH * CUDA_SCAN_GAP(item); }
+template <class T> DEVICE void stage_in(const T *in, int count) {
+    T x[CUDA_SCAN_EACH];
+    UNROLL for (int e = 0; e < CUDA_SCAN_EACH; e++) {
+        const int j = e * CUDA_THREADS + thread_index();
+        if (j < count) x[e] = in[j];
+    }
+    UNROLL for (int e = 0; e < CUDA_SCAN_EACH; e++) {
+        const int j = e * CUDA_THREADS + thread_index();
+        if (j < count) *(T *)scan_room(sizeof(T), j) = x[e];
+    }
+}
+template <class T> DEVICE void stage_out(T *out, int count) {
+    UNROLL for (int e = 0; e < CUDA_SCAN_EACH; e++) {
+        const int j = e * CUDA_THREADS + thread_index();
+        if (j < count) out[j] = *(const T *)scan_room(sizeof(T), j);
+    }
+}
 template <class J, class L> DEVICE void scan_rows(const cuda_scan_args &a) {
     typedef typename J::acc acc;
     SHARED acc shared[CUDA_THREADS / WARP];
-    decltype(L::load(a.in, 0, 0)) x[CUDA_SCAN_EACH];
-    const int64_t row = block_index() / a.chunks, chunk = block_index() % a.chunks, base = row * a.length;
-    const int64_t first = chunk * CUDA_SCAN_CHUNK + thread_index() * CUDA_SCAN_EACH;
+    const int64_t which = a.totals ? block_index() : block_count() - 1 - block_index();
+    const int64_t row = which / a.chunks, begin = which % a.chunks * CUDA_SCAN_CHUNK, left = a.length - begin;
+    const int item = item_size(a.type), count = left < CUDA_SCAN_CHUNK ? (int)left : CUDA_SCAN_CHUNK;
+    const int64_t base = row * a.length + (a.reverse ? left - count : begin);
+    switch (item) {
+    case 1: stage_in((const uint8_t *)a.in + base, count); break;
+    case 2: stage_in((const uint16_t *)a.in + base, count); break;
+    case 4: stage_in((const uint32_t *)a.in + base, count); break;
+    default: stage_in((const uint64_t *)a.in + base, count);
+    }
+    barrier();
+    const int first = thread_index() * CUDA_SCAN_EACH;
+    const auto room = [=](int e) { return scan_room(item, a.reverse ? count - 1 - first - e : first + e); };
     acc own = J::start(a.op, a.type), total;
     UNROLL for (int e = 0; e < CUDA_SCAN_EACH; e++)
-        if (first + e < a.length) x[e] = L::load(a.in, base + scan_at(a, first + e), a.type);
-    UNROLL for (int e = 0; e < CUDA_SCAN_EACH; e++)
-        if (first + e < a.length) own = J::take(own, x[e], a.op, a.type);
+        if (first + e < count) own = J::take(own, L::load(room(e), 0, a.type), a.op, a.type);
     acc run = before_thread<J>(a, own, shared, &total);
     if (a.totals) {
-        if (thread_index() == 0) ((acc *)a.carries)[block_index()] = total;
+        if (thread_index() == 0) ((acc *)a.carries)[which] = total;
         return;
     }
-    if (a.carries) run = J::join(((const acc *)a.carries)[block_index()], run, a.op, a.type);
+    if (a.carries) run = J::join(((const acc *)a.carries)[which], run, a.op, a.type);
     UNROLL for (int e = 0; e < CUDA_SCAN_EACH; e++) {
-        if (first + e >= a.length) continue;
+        if (first + e >= count) continue;
         const acc before = run;
-        run = J::take(run, x[e], a.op, a.type);
-        store_scan<J>(a, base + scan_at(a, first + e), a.exclusive ? before : run, a.exclusive && first + e == 0);
+        run = J::take(run, L::load(room(e), 0, a.type), a.op, a.type);
+        store_scan<J>(a, room(e), 0, a.exclusive ? before : run, a.exclusive && begin + first + e == 0);
+    }
+    barrier();
+    switch (item) {
+    case 1: stage_out((uint8_t *)a.out + base, count); break;
+    case 2: stage_out((uint16_t *)a.out + base, count); break;
+    case 4: stage_out((uint32_t *)a.out + base, count); break;
+    default: stage_out((uint64_t *)a.out + base, count);
     }
 }
 template <class J, class L> DEVICE void scan_columns(const cuda_scan_args &a) {
@@ -82,7 +118,7 @@ template <class J, class L> DEVICE void scan_columns(const cuda_scan_args &a) {
         const int64_t at = base + scan_at(a, k) * a.inner;
         const acc before = run;
         run = J::take(run, L::load(a.in, at, a.type), a.op, a.type);
-        if (!a.totals) store_scan<J>(a, at, a.exclusive ? before : run, a.exclusive && k == 0);
+        if (!a.totals) store_scan<J>(a, a.out, at, a.exclusive ? before : run, a.exclusive && k == 0);
     }
     if (a.totals) *carry = run;
 }
@@ -90,13 +126,20 @@ template <class J, class L> DEVICE void scan_columns(const cuda_scan_args &a) {
 template <class J> DEVICE void scan_carries(const cuda_scan_args &a) {
     typedef typename J::acc acc;
     SHARED acc shared[CUDA_THREADS / WARP];
+    constexpr int EACH = 8;
     acc *line = (acc *)a.carries + block_index() * a.chunks, run = J::start(a.op, a.type);
-    for (int64_t first = 0; first < a.chunks; first += CUDA_THREADS) {
-        const int64_t c = first + thread_index();
-        const acc own = c < a.chunks ? line[c] : J::start(a.op, a.type);
-        acc total;
-        const acc before = before_thread<J>(a, own, shared, &total);
-        if (c < a.chunks) line[c] = J::join(run, before, a.op, a.type);
+    for (int64_t first = thread_index() * EACH; first - thread_index() * EACH < a.chunks;
+         first += CUDA_THREADS * EACH) {
+        acc x[EACH], own = J::start(a.op, a.type), total;
+        UNROLL for (int e = 0; e < EACH; e++)
+            x[e] = first + e < a.chunks ? line[first + e] : J::start(a.op, a.type);
+        UNROLL for (int e = 0; e < EACH; e++)
+            own = J::join(own, x[e], a.op, a.type);
+        acc before = J::join(run, before_thread<J>(a, own, shared, &total), a.op, a.type);
+        UNROLL for (int e = 0; e < EACH; e++) {
+            if (first + e < a.chunks) line[first + e] = before;
+            before = J::join(before, x[e], a.op, a.type);
+        }
         run = J::join(run, total, a.op, a.type);
     }
 }

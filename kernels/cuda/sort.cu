@@ -1,10 +1,9 @@
 /* sort.cu - sort, argsort, partition, top k, search: all by keys of 64 bits that are in the order of the elements, and
- * indices, so that equals stay in order. Short rows are sorted in a block's memory; others digit by digit, from the last
- * one, each pass in three kernels: counts of digits by chunks, where they begin, and the move. Also random words. */
+ * indices, so that equals stay in order. Short rows are sorted in a block's memory; others digit by digit, from the
+ * last one, each pass in three kernels: counts of digits by chunks, where they begin, and the move, which puts a chunk
+ * in order first. Keys of at most 32 bits that give their elements back need no indices. Also random words. */
 #include "functions.cuh"
-
-#define DIGITS 256
-#define SORT_WARPS (CUDA_THREADS / WARP)
+#include "order.cuh"
 
 /* ---- keys, as keys.inc of the processor has them ---- */
 DEVICE uint32_t key_of_float(uint32_t x, bool one_zero) {
@@ -35,20 +34,26 @@ DEVICE uint64_t key_of(const void *in, int64_t i, int type, bool one_zero) {
     }
     }
 }
-/* Element `index` of a row, or that number, to place `at` of what is kept of the row. */
-DEVICE void put_sorted(const cuda_sort_args &a, int64_t row, int64_t at, uint32_t index) {
-    at -= a.length - a.kept;
-    if (at < 0) return;
-    const int64_t to = row * a.kept + at, from = row * a.length + index;
-    if (a.take_indices) {
-        ((uint32_t *)a.out)[to] = index;
-        return;
-    }
+/* The bits of element `index` of a row, or that number. */
+DEVICE uint64_t sorted_bits(const cuda_sort_args &a, int64_t row, uint32_t index) {
+    const int64_t from = row * a.length + index; /* of a.values */
+    if (a.take_indices) return index;
     switch (item_size(a.type)) {
-    case 1: ((uint8_t *)a.out)[to] = ((const uint8_t *)a.in)[from]; break;
-    case 2: ((uint16_t *)a.out)[to] = ((const uint16_t *)a.in)[from]; break;
-    case 4: ((uint32_t *)a.out)[to] = ((const uint32_t *)a.in)[from]; break;
-    default: ((uint64_t *)a.out)[to] = ((const uint64_t *)a.in)[from];
+    case 1: return ((const uint8_t *)a.values)[from];
+    case 2: return ((const uint16_t *)a.values)[from];
+    case 4: return ((const uint32_t *)a.values)[from];
+    default: return ((const uint64_t *)a.values)[from];
+    }
+}
+/* Such bits to place `at` of what is kept of the row. */
+DEVICE void put_sorted(const cuda_sort_args &a, int64_t row, int64_t at, uint64_t bits) {
+    const int64_t to = row * a.kept + at - (a.length - a.kept);
+    if (at < a.length - a.kept) return;
+    switch (a.take_indices ? 4 : item_size(a.type)) {
+    case 1: ((uint8_t *)a.out)[to] = (uint8_t)bits; break;
+    case 2: ((uint16_t *)a.out)[to] = (uint16_t)bits; break;
+    case 4: ((uint32_t *)a.out)[to] = (uint32_t)bits; break;
+    default: ((uint64_t *)a.out)[to] = bits;
     }
 }
 /* Below the k-th, equal to it, above. */
@@ -81,13 +86,14 @@ DEVICE int padded_size(int64_t n) {
 }
 /* a.k < 0: all in order; else split at the k-th. Keys are those of a.keys where there are any: then out gets none, and
  * they are put in order in their place, with indices. */
-KERNEL(gm_sort_short, cuda_sort_args, CUDA_THREADS) {
+template <class K> DEVICE void sort_short(const cuda_sort_args &a) {
+    K *const given = (K *)a.keys;
     const int size = padded_size(a.length);
     uint64_t *keys = (uint64_t *)block_memory();
     uint32_t *indices = (uint32_t *)(keys + size);
     const int64_t row = block_index(), n = a.length;
     for (int i = thread_index(); i < size; i += CUDA_THREADS) {
-        keys[i] = i >= n ? UINT64_MAX : a.keys ? a.keys[row * n + i] : key_of(a.in, row * n + i, a.type, a.one_zero);
+        keys[i] = i >= n ? UINT64_MAX : given ? given[row * n + i] : key_of(a.in, row * n + i, a.type, a.one_zero);
         indices[i] = (uint32_t)i; /* what pads comes after all that are equal to it */
     }
     sort_pairs(keys, indices, size);
@@ -98,111 +104,145 @@ KERNEL(gm_sort_short, cuda_sort_args, CUDA_THREADS) {
             keys[i] = i >= n ? UINT64_MAX : class_of(keys[i], kth);
         sort_pairs(keys, indices, size);
     }
-    for (int i = thread_index(); i < n; i += CUDA_THREADS) {
-        if (a.keys) {
-            a.keys[row * n + i] = keys[i];
+    if (given) {
+        for (int i = thread_index(); i < n; i += CUDA_THREADS) {
+            given[row * n + i] = (K)keys[i];
             a.indices[row * n + i] = indices[i];
-        } else {
-            put_sorted(a, row, i, indices[i]);
         }
+        return;
+    }
+    uint64_t bits[CUDA_SORT_SHORT / CUDA_THREADS]; /* out may be where the elements are: all are read before it is written */
+    UNROLL for (int e = 0; e < CUDA_SORT_SHORT / CUDA_THREADS; e++) {
+        const int i = e * CUDA_THREADS + thread_index();
+        if (i < n) bits[e] = sorted_bits(a, row, indices[i]);
+    }
+    barrier();
+    UNROLL for (int e = 0; e < CUDA_SORT_SHORT / CUDA_THREADS; e++) {
+        const int i = e * CUDA_THREADS + thread_index();
+        if (i < n) put_sorted(a, row, i, bits[e]);
     }
 }
+KERNEL(gm_sort_short_4, cuda_sort_args, CUDA_THREADS) { sort_short<uint32_t>(a); }
+KERNEL(gm_sort_short_8, cuda_sort_args, CUDA_THREADS) { sort_short<uint64_t>(a); }
 
 /* ---- long rows, digit by digit ---- */
-KERNEL(gm_sort_keys, cuda_sort_args, CUDA_THREADS) {
-    const int64_t i = block_index() * CUDA_THREADS + thread_index();
-    if (i >= a.rows * a.length) return;
-    if (a.in) a.keys[i] = key_of(a.in, i, a.type, a.one_zero);
-    a.indices[i] = (uint32_t)(i % a.length);
-}
-/* Keys become classes around the k-th of their row; a.other_keys has the keys in order, a.keys as they came. */
-KERNEL(gm_sort_classes, cuda_sort_args, CUDA_THREADS) {
-    const int64_t i = block_index() * CUDA_THREADS + thread_index();
-    if (i >= a.rows * a.length) return;
-    const int64_t row = i / a.length;
-    a.keys[i] = class_of(key_of(a.in, i, a.type, a.one_zero), a.other_keys[row * a.length + a.k]);
-    a.indices[i] = (uint32_t)(i - row * a.length);
-}
-/* Element e of the 32 that one lane of a warp takes of a chunk: warps take stretches, lanes are side by side. */
-DEVICE int64_t sort_place(int64_t chunk, int e) {
-    const int each = CUDA_SORT_CHUNK / SORT_WARPS;
-    return chunk * CUDA_SORT_CHUNK + thread_index() / WARP * each + e * WARP + thread_index() % WARP;
-}
-#define SORT_ROUNDS (CUDA_SORT_CHUNK / CUDA_THREADS)
-/* How often each digit is in the stretch of each warp. */
-DEVICE void count_digits(const cuda_sort_args &a, uint32_t (*counts)[DIGITS], int64_t row, int64_t chunk) {
-    for (int i = thread_index(); i < SORT_WARPS * DIGITS; i += CUDA_THREADS) counts[0][i] = 0;
-    barrier();
-    uint32_t *own = counts[thread_index() / WARP];
-    for (int e = 0; e < SORT_ROUNDS; e++) {
-        const int64_t at = sort_place(chunk, e);
-        const bool real = at < a.length;
-        const uint32_t digit = real ? (uint32_t)(a.keys[row * a.length + at] >> a.shift) & (DIGITS - 1) : DIGITS;
-        const uint32_t same = lanes_equal(digit);
-        if (real && (same & ((1u << thread_index() % WARP) - 1)) == 0) own[digit] += (uint32_t)count_bits(same);
-        warp_barrier();
+/* The element of a key that keeps both zeros, of at most 32 bits. */
+DEVICE void put_key(const cuda_sort_args &a, int64_t to, uint32_t key) {
+    const uint32_t sign = is_signed_type(a.type) ? 1u << (8 * item_size(a.type) - 1) : 0;
+    switch (item_size(a.type)) {
+    case 1: ((uint8_t *)a.out)[to] = (uint8_t)(key ^ sign); break;
+    case 2:
+        if (is_float_type(a.type)) ((uint16_t *)a.out)[to] = (uint16_t)(key ^ (key >> 15 ? 0x8000 : 0xffff));
+        else ((uint16_t *)a.out)[to] = (uint16_t)(key ^ sign);
+        break;
+    default:
+        if (is_float_type(a.type)) ((uint32_t *)a.out)[to] = key ^ (key >> 31 ? 0x80000000u : 0xffffffffu);
+        else ((uint32_t *)a.out)[to] = key ^ sign;
     }
-    barrier();
 }
-KERNEL(gm_sort_count, cuda_sort_args, CUDA_THREADS) {
-    SHARED uint32_t counts[SORT_WARPS][DIGITS];
+/* The key of element `at` of a row, as this pass finds it. */
+template <class K> DEVICE K sort_key(const cuda_sort_args &a, int64_t row, int64_t at) {
+    const int64_t i = row * a.length + at;
+    if (!a.in) return ((const K *)a.keys)[i];
+    const K key = (K)key_of(a.in, i, a.type, a.one_zero);
+    return a.kth ? (K)class_of(key, ((const K *)a.kth)[row * a.length + a.k]) : key;
+}
+DEVICE uint32_t digit_of(uint64_t key, int shift) { return (uint32_t)(key >> shift) & (CUDA_SORT_DIGITS - 1); }
+#define COUNTERS 4 /* of each digit, so that fewer threads wait for one */
+template <class K> DEVICE void sort_count(const cuda_sort_args &a) {
+    SHARED uint32_t counts[COUNTERS * CUDA_SORT_DIGITS];
     const int64_t row = block_index() / a.chunks, chunk = block_index() % a.chunks;
-    count_digits(a, counts, row, chunk);
+    K key[CUDA_SORT_EACH];
+    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
+        if (sort_place(chunk, e) < a.length) key[e] = sort_key<K>(a, row, sort_place(chunk, e));
+    for (int i = thread_index(); i < COUNTERS * CUDA_SORT_DIGITS; i += CUDA_SORT_THREADS) counts[i] = 0;
+    barrier();
+    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
+        if (sort_place(chunk, e) < a.length)
+            count_up(&counts[thread_index() / WARP % COUNTERS * CUDA_SORT_DIGITS + digit_of(key[e], a.shift)]);
+    barrier();
+    if (thread_index() >= CUDA_SORT_DIGITS) return;
     uint32_t sum = 0;
-    for (int w = 0; w < SORT_WARPS; w++) sum += counts[w][thread_index()];
-    a.counts[(row * DIGITS + thread_index()) * a.chunks + chunk] = sum;
+    for (int c = 0; c < COUNTERS; c++) sum += counts[c * CUDA_SORT_DIGITS + thread_index()];
+    a.counts[(row * CUDA_SORT_DIGITS + thread_index()) * a.chunks + chunk] = sum;
 }
-/* Counts become places: those of a row, in the order of digits, then chunks. A block for each row. */
+KERNEL(gm_sort_count_4, cuda_sort_args, CUDA_SORT_THREADS) { sort_count<uint32_t>(a); }
+KERNEL(gm_sort_count_8, cuda_sort_args, CUDA_SORT_THREADS) { sort_count<uint64_t>(a); }
+
+/* A digit's counts become how many of it are in the chunks before. A block for each row, or for each row and digit. */
 KERNEL(gm_sort_places, cuda_sort_args, CUDA_THREADS) {
-    SHARED uint32_t sums[CUDA_THREADS];
-    uint32_t *line = a.counts + block_index() * DIGITS * a.chunks;
-    const int64_t n = DIGITS * a.chunks, each = (n + CUDA_THREADS - 1) / CUDA_THREADS;
-    const int64_t begin = thread_index() * each, end = begin + each < n ? begin + each : n;
-    uint32_t sum = 0, before = 0;
-    for (int64_t i = begin; i < end; i++) sum += line[i];
-    sums[thread_index()] = sum;
-    barrier();
-    for (int t = 0; t < thread_index(); t++) before += sums[t];
-    for (int64_t i = begin; i < end; i++) {
-        const uint32_t count = line[i];
-        line[i] = before;
-        before += count;
+    SHARED uint32_t sums[CUDA_THREADS / WARP];
+    uint32_t run = 0;
+    if (a.chunks <= CUDA_SORT_FEW_CHUNKS) {
+        const int64_t digit = block_index() * CUDA_SORT_DIGITS + thread_index();
+        uint32_t *line = a.counts + digit * a.chunks;
+        for (int64_t c = 0; c < a.chunks; c++) {
+            const uint32_t count = line[c];
+            line[c] = run;
+            run += count;
+        }
+        a.totals[digit] = run;
+        return;
     }
+    uint32_t *line = a.counts + block_index() * a.chunks;
+    for (int64_t first = 0; first < a.chunks; first += CUDA_THREADS) {
+        const int64_t c = first + thread_index();
+        uint32_t total;
+        const uint32_t before = sum_before(c < a.chunks ? line[c] : 0u, sums, &total);
+        if (c < a.chunks) line[c] = run + before;
+        run += total;
+    }
+    if (thread_index() == 0) a.totals[block_index()] = run;
 }
-KERNEL(gm_sort_move, cuda_sort_args, CUDA_THREADS) {
-    SHARED uint32_t next[SORT_WARPS][DIGITS];
+/* A chunk is put in order in the block's memory, then what is side by side there goes to where its digit is. */
+template <class K> DEVICE void sort_move(const cuda_sort_args &a) {
+    constexpr int EACH = CUDA_SORT_EACH, WARPS = CUDA_SORT_THREADS / WARP, DIGITS = CUDA_SORT_DIGITS;
+    SHARED uint64_t sums[WARPS];
+    SHARED uint32_t bases[DIGITS]; /* where a digit's elements go, less where they are in the block's memory */
+    uint32_t *next = (uint32_t *)block_memory();
+    K *room = (K *)(next + WARPS * DIGITS);
     const int64_t row = block_index() / a.chunks, chunk = block_index() % a.chunks, base = row * a.length;
-    count_digits(a, next, row, chunk);
-    uint32_t at = a.counts[(row * DIGITS + thread_index()) * a.chunks + chunk];
-    for (int w = 0; w < SORT_WARPS; w++) { /* where each warp's stretch puts a digit */
-        const uint32_t count = next[w][thread_index()];
-        next[w][thread_index()] = at;
-        at += count;
+    const int d = thread_index() % DIGITS;
+    K key[EACH];
+    uint32_t digit[EACH], at[EACH];       /* at: in the block's memory */
+    UNROLL for (int e = 0; e < EACH; e++) /* what is beyond the end comes last */
+        key[e] = sort_place(chunk, e) < a.length ? sort_key<K>(a, row, sort_place(chunk, e)) : (K) ~(K)0;
+    UNROLL for (int e = 0; e < EACH; e++)
+        digit[e] = digit_of(key[e], a.shift);
+    const uint64_t before = order_chunk(digit, at, next, sums,
+                                        thread_index() < DIGITS ? a.totals[row * DIGITS + d] : 0u);
+    if (thread_index() < DIGITS)
+        bases[d] = (uint32_t)(before >> 32) + a.counts[(row * DIGITS + d) * a.chunks + chunk] - (uint32_t)before;
+    UNROLL for (int e = 0; e < EACH; e++)
+        room[at[e]] = key[e];
+    barrier();
+    const int64_t left = a.length - chunk * CUDA_SORT_CHUNK;
+    uint32_t to[EACH];
+    UNROLL for (int e = 0; e < EACH; e++) {
+        const int i = e * CUDA_SORT_THREADS + thread_index();
+        if (i >= left) continue;
+        const K moved = room[i];
+        to[e] = bases[digit_of(moved, a.shift)] + (uint32_t)i;
+        if (!a.last) ((K *)a.other_keys)[base + to[e]] = moved;
+        else if (!a.with_indices) put_key(a, base + to[e], (uint32_t)moved);
+    }
+    if (!a.with_indices) return;
+    uint32_t *indices = (uint32_t *)room;
+    barrier();
+    UNROLL for (int e = 0; e < EACH; e++) {
+        const int64_t from = sort_place(chunk, e);
+        if (from < a.length) indices[at[e]] = a.first ? (uint32_t)from : a.indices[base + from];
     }
     barrier();
-    uint32_t *own = next[thread_index() / WARP];
-    for (int e = 0; e < SORT_ROUNDS; e++) {
-        const int64_t from = sort_place(chunk, e);
-        const bool real = from < a.length;
-        const uint64_t key = real ? a.keys[base + from] : 0;
-        const uint32_t digit = real ? (uint32_t)(key >> a.shift) & (DIGITS - 1) : DIGITS;
-        const uint32_t same = lanes_equal(digit), earlier = same & ((1u << thread_index() % WARP) - 1);
-        uint32_t to = 0;
-        if (real) to = own[digit] + (uint32_t)count_bits(earlier);
-        warp_barrier();
-        if (real && earlier == 0) own[digit] += (uint32_t)count_bits(same);
-        warp_barrier();
-        if (!real) continue;
-        a.other_keys[base + to] = key;
-        a.other_indices[base + to] = a.indices[base + from];
+    UNROLL for (int e = 0; e < EACH; e++) {
+        const int i = e * CUDA_SORT_THREADS + thread_index();
+        if (i >= left) continue;
+        if (a.last) put_sorted(a, row, to[e], sorted_bits(a, row, indices[i]));
+        else a.other_indices[base + to[e]] = indices[i];
     }
 }
-KERNEL(gm_sort_values, cuda_sort_args, CUDA_THREADS) {
-    const int64_t i = block_index() * CUDA_THREADS + thread_index();
-    if (i >= a.rows * a.length) return;
-    const int64_t row = i / a.length;
-    put_sorted(a, row, i - row * a.length, a.indices[i]);
-}
+KERNEL(gm_sort_move_4, cuda_sort_args, CUDA_SORT_THREADS) { sort_move<uint32_t>(a); }
+KERNEL(gm_sort_move_8, cuda_sort_args, CUDA_SORT_THREADS) { sort_move<uint64_t>(a); }
 
 KERNEL(gm_search, cuda_search_args, CUDA_THREADS) {
     const int64_t i = block_index() * CUDA_THREADS + thread_index();
@@ -231,7 +271,8 @@ DEVICE void threefry_words(const uint32_t *key, uint32_t &x, uint32_t &y) {
     x += words[0];
     y += words[1];
     UNROLL for (int group = 0; group < 5; group++) {
-        UNROLL for (int r = 0; r < 4; r++) threefry_round(x, y, distances[group % 2][r]);
+        UNROLL for (int r = 0; r < 4; r++)
+            threefry_round(x, y, distances[group % 2][r]);
         x += words[(group + 1) % 3];
         y += words[(group + 2) % 3] + (uint32_t)group + 1;
     }

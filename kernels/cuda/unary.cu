@@ -1,5 +1,5 @@
-/* unary.cu - the functions of unary.def: one kernel for each and kind of element, so that a light one has no more registers
- * than it needs. */
+/* unary.cu - the functions of unary.def: one kernel for each and kind of element, so that a light one has no more
+ * registers than it needs. */
 #include "maps.cuh"
 
 template <int TYPE, int OP, bool IS_LIGHT> DEVICE void unary_floats(const cuda_unary_args &a) {
@@ -18,7 +18,8 @@ template <class RAW, int OP> DEVICE void unary_ints_of(const cuda_unary_args &a)
         const int64_t y = unary_int(whole_of(x, type), OP, type);
         return gives_bool(OP) || type == GM_T_BOOL ? (int64_t)(y != 0) : y;
     };
-    if constexpr (gives_bool(OP)) map_unary<uint8_t, RAW, int_each<RAW>::N>(a, [=](RAW x) { return (uint8_t)value(x); });
+    if constexpr (gives_bool(OP))
+        map_unary<uint8_t, RAW, int_each<RAW>::N>(a, [=](RAW x) { return (uint8_t)value(x); });
     else map_unary<RAW, RAW, int_each<RAW>::N>(a, [=](RAW x) { return (RAW)value(x); });
 }
 template <int OP> DEVICE void unary_ints(const cuda_unary_args &a) {

@@ -41,7 +41,8 @@ DEVICE void warp_barrier() { __syncwarp(); }
 template <class T, class F> DEVICE T exchange_words(T value, F exchange) {
     uint32_t words[sizeof(T) / 4];
     memcpy(words, &value, sizeof value);
-    UNROLL for (unsigned i = 0; i < sizeof(T) / 4; i++) words[i] = exchange(words[i]);
+    UNROLL for (unsigned i = 0; i < sizeof(T) / 4; i++)
+        words[i] = exchange(words[i]);
     memcpy(&value, words, sizeof value);
     return value;
 }
@@ -56,6 +57,8 @@ template <class T> DEVICE T lane_of(T value, int lane) {
 }
 DEVICE uint32_t lanes_where(bool yes) { return __ballot_sync(0xffffffffu, yes); }
 DEVICE uint32_t lanes_equal(uint32_t value) { return __match_any_sync(0xffffffffu, value); }
+/* Adds to a count in the block's memory, of which other threads may do the same. */
+DEVICE void count_up(uint32_t *count) { atomicAdd(count, 1u); }
 DEVICE int count_bits(uint32_t bits) { return __popc(bits); }
 /* Memory of a block whose size the launch gives, aligned to 16 bytes. */
 extern __shared__ uint4 block_memory_[];
@@ -112,6 +115,52 @@ DEVICE void copy_16(void *to, const void *from, int bytes) {
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;"); }
 /* All groups but the last `pending` are done. */
 template <int pending> DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(pending)); }
+/* ---- the tensor cores of sm_90a, which four warps side by side use together on operands in the block's memory ---- */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_GROUP_MMA 1
+#else
+#define HAS_GROUP_MMA 0
+#endif
+/* An operand of 16-bit items in lines of 128 bytes, whose pieces of 16 bytes are exchanged by the line's number modulo
+ * 8: eight lines begin at a multiple of 1024 bytes. Along k: lines are rows of the matrix, sixty-four items along k
+ * each; else a line is one k of sixty-four rows, and `across` the bytes from those rows to the next sixty-four. */
+struct block_matrix { uint64_t bits; };
+DEVICE block_matrix matrix_at(const void *p, int across) {
+    const uint64_t at = (uint64_t)__cvta_generic_to_shared(p);
+    return {(at & 0x3ffff) >> 4 | (uint64_t)(across >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62};
+}
+/* What threads copied into the block's memory becomes visible to the tensor cores; before a barrier. */
+DEVICE void show_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+#if HAS_GROUP_MMA
+DEVICE void group_mma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void group_mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int pending> DEVICE void group_mma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+/* d[64][128] += a[64][16] * b[16][128]; A_ALONG_K, B_ALONG_K: how the operands lie. d may not be touched before a wait.
+ */
+#define GROUP_MMA(name, types)                                                                                         \
+    template <bool A_ALONG_K, bool B_ALONG_K> DEVICE void name(float (&d)[64], block_matrix a, block_matrix b) {       \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {"                                         \
+                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                          \
+                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                \
+                     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                \
+                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, 1, "  \
+                     "1, 1, %66, %67;"                                                                                 \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),        \
+                       "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),      \
+                       "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),      \
+                       "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),      \
+                       "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),      \
+                       "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),      \
+                       "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),      \
+                       "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])       \
+                     : "l"(a.bits), "l"(b.bits), "n"(A_ALONG_K ? 0 : 1), "n"(B_ALONG_K ? 0 : 1));                      \
+    }
+GROUP_MMA(group_mma_f16, "f16.f16")
+GROUP_MMA(group_mma_bf16, "bf16.bf16")
+#endif
 #endif
 
 typedef float vf; /* the vocabulary of cpu/simd_*.h, one element wide: the same formulas give the same bits */

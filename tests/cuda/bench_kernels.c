@@ -1,6 +1,6 @@
-/* bench_kernels.c - how fast contracts run on a card: one line each, as a share of the rate at which the same card copies
- * memory in the same run, beside what was predicted before the first run. bench_kernels [divisor]: a divisor makes sizes
- * smaller, so that the program itself can be tried without a card. */
+/* bench_kernels.c - how fast contracts run on a card: one line each, as a share of the rate at which the same card
+ * copies memory in the same run, beside what was predicted before the first run. bench_kernels [divisor]: a divisor
+ * makes sizes smaller, so that the program itself can be tried without a card. */
 #include "cuda/device_state.h"
 #include "device_check.h"
 
@@ -15,15 +15,18 @@ static double seconds_of(work run, const void *args, int64_t n) {
     const cuda_driver *driver = device->driver;
     driver_event *from = NULL, *to = NULL;
     double times[5];
-    if (driver->event_create(&from, 0) || driver->event_create(&to, 0)) die("an event");
+    if (driver->event_create(&from, 0) || driver->event_create(&to, 0))
+        die("an event");
     for (int i = 0; i < 3; i++)
-        if (!run(args, n)) return NAN;
+        if (!run(args, n))
+            return NAN;
     wait_for_device();
     const int repeats = divisor > 1 ? 1 : REPEATS;
     for (int k = 0; k < 5; k++) {
         float ms = 0;
         driver->event_record(from, device->stream);
-        for (int i = 0; i < repeats; i++) run(args, n);
+        for (int i = 0; i < repeats; i++)
+            run(args, n);
         driver->event_record(to, device->stream);
         wait_for_device();
         driver->event_elapsed(&ms, from, to);
@@ -40,7 +43,8 @@ static double seconds_of(work run, const void *args, int64_t n) {
 /* predicted: percent of the copy's rate, or TFLOP/s where flops are given. */
 static void report(const char *name, double seconds, double bytes, double flops, double predicted) {
     if (flops > 0)
-        printf("%-34s %9.1f us  %7.1f TFLOP/s        predicted %g\n", name, seconds * 1e6, flops / seconds * 1e-12, predicted);
+        printf("%-34s %9.1f us  %7.1f TFLOP/s        predicted %g\n", name, seconds * 1e6, flops / seconds * 1e-12,
+               predicted);
     else
         printf("%-34s %9.1f us  %7.2f TB/s  %5.1f %%   predicted %g\n", name, seconds * 1e6, bytes / seconds * 1e-12,
                100 * bytes / seconds / copy_rate, predicted);
@@ -67,6 +71,7 @@ WORK(scan)
 WORK(sort)
 WORK(take)
 WORK(scatter)
+WORK(quantized_matmul)
 static bool run_memcpy(const void *args, int64_t n) {
     const gm_copy_args *a = args;
     return device_cuda.copy(device, a->out, a->in, (size_t)n) == DEVICE_OK;
@@ -83,7 +88,8 @@ static bool run_kept(gm_recorder *r, gm_kernel fn, const void *args, size_t size
 static void *kept_workspace(gm_recorder *r, size_t bytes) {
     (void)r;
     bytes = (bytes + 255) / 256 * 256;
-    if (bytes > workspace_size - workspace_used) return NULL;
+    if (bytes > workspace_size - workspace_used)
+        return NULL;
     workspace_used += bytes;
     return workspace_block + workspace_used - bytes;
 }
@@ -94,7 +100,8 @@ static char *filled(int64_t bytes, int type) { /* random numbers, a block of the
     const int64_t block = 1 << 20, items = block / bytes_of(type);
     char *host = host_memory((size_t)block), *out = device_memory((size_t)bytes + (size_t)block);
     fill_random(host, items, type, PLAIN);
-    for (int64_t at = 0; at < bytes; at += block) copy_bytes(out + at, host, (size_t)block);
+    for (int64_t at = 0; at < bytes; at += block)
+        copy_bytes(out + at, host, (size_t)block);
     return out;
 }
 
@@ -113,7 +120,7 @@ static void bench_elements(void) {
     gm_unary_args unary = {out, a, GM_U_exp, GM_T_F32, 1, &n, &one};
     report("exp f32", seconds_of(run_unary, &unary, n), 8.0 * (double)n, 0, 95);
     unary = (gm_unary_args){out, halves, GM_U_exp, GM_T_BF16, 1, &n, &one};
-    report("exp bf16", seconds_of(run_unary, &unary, n), 4.0 * (double)n, 0, 80);
+    report("exp bf16", seconds_of(run_unary, &unary, n), 4.0 * (double)n, 0, 70);
     unary.op = GM_U_negative;
     report("negative bf16", seconds_of(run_unary, &unary, n), 4.0 * (double)n, 0, 95);
     gm_binary_args add = {out, a, b, GM_B_add, GM_T_F32, 1, &n, &one, &one};
@@ -126,16 +133,27 @@ static void bench_elements(void) {
     report("add int32", seconds_of(run_binary, &add, n), 12.0 * (double)n, 0, 95);
     const int64_t wide[2] = {4096, 1}, narrow[2] = {0, 1};
     gm_binary_args rows = {out, a, b, GM_B_add, GM_T_F32, 2, row, wide, narrow};
-    report("add a row to f32", seconds_of(run_binary, &rows, row[0] * row[1]), 8.0 * (double)(row[0] * row[1]), 0, 85);
+    report("add a row to f32", seconds_of(run_binary, &rows, row[0] * row[1]), 8.0 * (double)(row[0] * row[1]), 0, 95);
+    const int64_t tall[2] = {1, 0};
+    rows.b_strides = tall;
+    report("add a column to f32", seconds_of(run_binary, &rows, row[0] * row[1]), 8.0 * (double)(row[0] * row[1]), 0,
+           95);
     gm_select_args select = {out, (uint8_t *)cond, a, b, 4, 1, &n, &one, &one, &one};
     report("select f32", seconds_of(run_select, &select, n), 13.0 * (double)n, 0, 95);
     const gm_fused_step steps[] = {{GM_FUSED_BINARY, GM_B_add, GM_T_F32, GM_T_F32, {0, 1, 0}, 0},
                                    {GM_FUSED_UNARY, GM_U_exp, GM_T_F32, GM_T_F32, {2, 0, 0}, 1},
                                    {GM_FUSED_BINARY, GM_B_multiply, GM_T_F32, GM_T_F32, {3, 1, 0}, 0}};
-    gm_fused_args fused = {.out = out, .n_inputs = 2, .n_steps = 3, .out_type = GM_T_F32, .ndim = 1,
-                           .inputs = {a, b}, .input_types = {GM_T_F32, GM_T_F32}, .shape = &n, .strides = {&one, &one},
+    gm_fused_args fused = {.out = out,
+                           .n_inputs = 2,
+                           .n_steps = 3,
+                           .out_type = GM_T_F32,
+                           .ndim = 1,
+                           .inputs = {a, b},
+                           .input_types = {GM_T_F32, GM_T_F32},
+                           .shape = &n,
+                           .strides = {&one, &one},
                            .steps = steps};
-    report("three fused steps f32", seconds_of(run_fused, &fused, n), 12.0 * (double)n, 0, 30);
+    report("three fused steps f32", seconds_of(run_fused, &fused, n), 12.0 * (double)n, 0, 80);
     const int64_t few = 4;
     add = (gm_binary_args){out, a, b, GM_B_add, GM_T_F32, 1, &few, &one, &one};
     printf("%-34s %9.2f us\n", "add of 4 elements, back to back", seconds_of(run_binary, &add, few) * 1e6);
@@ -158,21 +176,21 @@ static void bench_reductions(void) {
     const int64_t columns_step = 1, rows_step = 4096;
     char *a = filled(4 * n, GM_T_F32), *out = filled(4 * n, GM_T_F32);
     gm_reduce_args sum = {out, a, GM_R_SUM, GM_T_F32, GM_T_F32, 0, &none, &none, 1, &n, &one};
-    report("sum of all f32", seconds_of(run_reduce, &sum, 1), 4.0 * (double)n, 0, 95);
+    report("sum of all f32", seconds_of(run_reduce, &sum, 1), 4.0 * (double)n, 0, 94);
     sum.in_type = sum.out_type = GM_T_BF16;
-    report("sum of all bf16", seconds_of(run_reduce, &sum, 1), 2.0 * (double)n, 0, 85);
+    report("sum of all bf16", seconds_of(run_reduce, &sum, 1), 2.0 * (double)n, 0, 90);
     gm_reduce_args rows = {out, a, GM_R_SUM, GM_T_F32, GM_T_F32, 1, shape, &rows_step, 1, shape + 1, &one};
-    report("sum of rows f32", seconds_of(run_reduce, &rows, shape[0]), 4.0 * (double)n, 0, 90);
+    report("sum of rows f32", seconds_of(run_reduce, &rows, shape[0]), 4.0 * (double)n, 0, 100);
     gm_reduce_args columns = {out, a, GM_R_SUM, GM_T_F32, GM_T_F32, 1, shape + 1, &columns_step, 1, shape, &rows_step};
-    report("sum of columns f32", seconds_of(run_reduce, &columns, shape[1]), 4.0 * (double)n, 0, 85);
+    report("sum of columns f32", seconds_of(run_reduce, &columns, shape[1]), 4.0 * (double)n, 0, 90);
     gm_arg_reduce_args arg = {(uint32_t *)out, a, true, GM_T_F32, 1, shape, &rows_step, 4096, 1};
-    report("argmax of rows f32", seconds_of(run_arg_reduce, &arg, shape[0]), 4.0 * (double)n, 0, 60);
+    report("argmax of rows f32", seconds_of(run_arg_reduce, &arg, shape[0]), 4.0 * (double)n, 0, 95);
     gm_softmax_args softmax = {out, a, GM_T_F32, 4096, 4096};
-    report("softmax of rows of 4096 f32", seconds_of(run_softmax, &softmax, shape[0]), 8.0 * (double)n, 0, 80);
+    report("softmax of rows of 4096 f32", seconds_of(run_softmax, &softmax, shape[0]), 8.0 * (double)n, 0, 92);
     softmax = (gm_softmax_args){out, a, GM_T_F32, 131072, 131072};
-    report("softmax of rows of 131072 f32", seconds_of(run_softmax, &softmax, n / 131072), 8.0 * (double)n, 0, 60);
+    report("softmax of rows of 131072 f32", seconds_of(run_softmax, &softmax, n / 131072), 8.0 * (double)n, 0, 70);
     gm_rms_norm_args norm = {out, a, a, GM_T_BF16, 4096, 4096, 1e-6f};
-    report("rms_norm of rows of 4096 bf16", seconds_of(run_rms_norm, &norm, n / 4096), 4.0 * (double)n, 0, 80);
+    report("rms_norm of rows of 4096 bf16", seconds_of(run_rms_norm, &norm, n / 4096), 4.0 * (double)n, 0, 92);
     free_memory();
 }
 
@@ -182,26 +200,54 @@ static void bench_orders(void) {
     int32_t *host = host_memory((size_t)n * 4);
     workspace_block = device_memory((size_t)n * 32 + (4 << 20));
     workspace_size = (size_t)n * 32 + (4 << 20);
-    for (int64_t i = 0; i < n; i++) host[i] = (int32_t)below(places);
+    for (int64_t i = 0; i < n; i++)
+        host[i] = (int32_t)below(places);
     copy_bytes(index, host, (size_t)n * 4);
     gm_scan_args scan = {out, a, GM_R_SUM, GM_T_F32, false, false, n, 1, NULL};
-    report("cumsum of 16M f32", seconds_of(run_scan, &scan, 1), 8.0 * (double)n, 0, 45);
+    report("cumsum of 16M f32", seconds_of(run_scan, &scan, 1), 8.0 * (double)n, 0, 62);
     gm_sort_args sort = {out, a, NULL, GM_T_F32, false, n};
-    report("sort of 16M f32", seconds_of(run_sort, &sort, 1), 8.0 * (double)n, 0, 2);
+    report("sort of 16M f32", seconds_of(run_sort, &sort, 1), 8.0 * (double)n, 0, 10);
     sort = (gm_sort_args){out, a, NULL, GM_T_F32, true, 1024};
     report("argsort of rows of 1024 f32", seconds_of(run_sort, &sort, n / 1024), 8.0 * (double)n, 0, 10);
-    gm_index_args take = {.out = out, .in = a, .index = index, .type = GM_T_F32, .in_type = GM_T_F32,
-                          .index_type = GM_T_I32, .size = n / row, .step = row, .ndim = 0, .shape = &none,
-                          .count = n / row, .dense_step = row, .index_step = 1, .run = row, .sparse_run = 1,
+    gm_index_args take = {.out = out,
+                          .in = a,
+                          .index = index,
+                          .type = GM_T_F32,
+                          .in_type = GM_T_F32,
+                          .index_type = GM_T_I32,
+                          .size = n / row,
+                          .step = row,
+                          .ndim = 0,
+                          .shape = &none,
+                          .count = n / row,
+                          .dense_step = row,
+                          .index_step = 1,
+                          .run = row,
+                          .sparse_run = 1,
                           .dense_run = 1};
     gm_index_fault *fault = device_cuda.pinned(sizeof *fault);
     take.fault = fault;
-    report("take of 16K rows of 1024 f32", seconds_of(run_take, &take, n / row), 8.0 * (double)n, 0, 60);
-    gm_index_args add = {.out = out, .in = a, .index = index, .type = GM_T_F32, .in_type = GM_T_F32,
-                         .index_type = GM_T_I32, .mode = GM_S_ADD, .size = places, .step = 1, .ndim = 0, .shape = &none,
-                         .fault = fault, .count = n, .dense_step = 1, .index_step = 1, .run = 1, .sparse_run = 1,
-                         .dense_run = 1, .span = places};
-    report("add 16M f32 at 64K places", seconds_of(run_scatter, &add, 1), 8.0 * (double)n, 0, 3);
+    report("take of 16K rows of 1024 f32", seconds_of(run_take, &take, n / row), 8.0 * (double)n, 0, 90);
+    gm_index_args add = {.out = out,
+                         .in = a,
+                         .index = index,
+                         .type = GM_T_F32,
+                         .in_type = GM_T_F32,
+                         .index_type = GM_T_I32,
+                         .mode = GM_S_ADD,
+                         .size = places,
+                         .step = 1,
+                         .ndim = 0,
+                         .shape = &none,
+                         .fault = fault,
+                         .count = n,
+                         .dense_step = 1,
+                         .index_step = 1,
+                         .run = 1,
+                         .sparse_run = 1,
+                         .dense_run = 1,
+                         .span = places};
+    report("add 16M f32 at 64K places", seconds_of(run_scatter, &add, 1), 8.0 * (double)n, 0, 6);
     (void)one;
     free_memory();
 }
@@ -210,31 +256,82 @@ static void bench_products(void) {
     const int64_t side = divisor > 1 ? 128 : 4096, n = side * side;
     const double flops = 2.0 * (double)side * (double)side * (double)side;
     char *x = filled(4 * n, GM_T_BF16), *w = filled(4 * n, GM_T_BF16), *out = filled(4 * n, GM_T_F32);
-    gm_product_args p = {.out = out, .x = x, .w = w, .type = GM_T_BF16, .rows = side, .columns = side, .k = side,
-                         .out_row = side, .out_column = 1, .x_row = side, .x_k = 1, .w_k = side, .w_column = 1, .alpha = 1};
-    report("matmul bf16 4096", seconds_of(run_product, &p, 1), 0, flops, 380);
+    gm_product_args p = {.out = out,
+                         .x = x,
+                         .w = w,
+                         .type = GM_T_BF16,
+                         .rows = side,
+                         .columns = side,
+                         .k = side,
+                         .out_row = side,
+                         .out_column = 1,
+                         .x_row = side,
+                         .x_k = 1,
+                         .w_k = side,
+                         .w_column = 1,
+                         .alpha = 1};
+    report("matmul bf16 4096", seconds_of(run_product, &p, 1), 0, flops, 500);
     p.w_k = 1;
     p.w_column = side;
-    report("matmul bf16 4096, w turned", seconds_of(run_product, &p, 1), 0, flops, 400);
+    report("matmul bf16 4096, w turned", seconds_of(run_product, &p, 1), 0, flops, 550);
+    p.x_row = 1;
+    p.x_k = side;
+    p.w_k = side;
+    p.w_column = 1;
+    report("matmul bf16 4096, x turned", seconds_of(run_product, &p, 1), 0, flops, 500);
+    p.x_row = side;
+    p.x_k = 1;
+    p.w_k = 1;
+    p.w_column = side;
+    p.rows = side / 8;
+    report("matmul bf16 512 rows, w turned", seconds_of(run_product, &p, 1), 0, flops / 8, 350);
+    p.rows = side;
     p.x = filled(4 * n, GM_T_F32);
     p.w = p.x;
     p.type = GM_T_F32;
-    report("matmul f32 4096, w turned", seconds_of(run_product, &p, 1), 0, flops, 28);
+    report("matmul f32 4096, w turned", seconds_of(run_product, &p, 1), 0, flops, 38);
     p.w_k = side;
     p.w_column = 1;
-    report("matmul f32 4096", seconds_of(run_product, &p, 1), 0, flops, 30);
+    report("matmul f32 4096", seconds_of(run_product, &p, 1), 0, flops, 40);
+    free_memory();
+}
+
+static void bench_quantized(void) { /* several matrices in turn, so that none is in the cache */
+    const int64_t rows = 4096 / divisor, k = 14336, matrices = 8, weights = rows * k;
+    char *weight = filled(matrices * weights / 2, GM_T_U32), *scales = filled(matrices * weights / 32, GM_T_BF16);
+    char *biases = filled(matrices * weights / 32, GM_T_BF16), *x = filled(matrices * k * 2, GM_T_BF16);
+    char *out = device_memory((size_t)(matrices * rows * 2)), *index = device_memory((size_t)matrices * 8);
+    int64_t numbers[8];
+    for (int64_t i = 0; i < matrices; i++)
+        numbers[i] = i;
+    copy_bytes(index, numbers, sizeof numbers);
+    gm_quantized_matmul_args a = {.w = {weight, scales, biases, GM_AFFINE, 4, 64, GM_T_BF16, matrices, rows, k},
+                                  .out = out,
+                                  .x = x,
+                                  .x_type = GM_T_BF16,
+                                  .out_type = GM_T_BF16,
+                                  .tokens = 1,
+                                  .x_count = matrices,
+                                  .x_index = (int64_t *)index,
+                                  .matrix_index = (int64_t *)index};
+    const double bytes = (double)(weights / 2 + weights / 16);
+    report("8 x quantized 4-bit, 4096 x 14336", seconds_of(run_quantized_matmul, &a, matrices), bytes * 8, 0, 85);
+    a.x_index = a.matrix_index = NULL;
+    report("quantized 4-bit, 4096 x 14336", seconds_of(run_quantized_matmul, &a, 1), bytes, 0, 70);
     free_memory();
 }
 
 int main(int argc, char **argv) {
     char why[DEVICE_WHY] = "";
-    if (argc > 1) divisor = atoi(argv[1]);
+    if (argc > 1)
+        divisor = atoi(argv[1]);
     if (device_cuda.open(0, &device, why) != DEVICE_OK) {
         printf("no device: %s\n", why);
         return 2;
     }
     void *memory = NULL;
-    if (device_cuda.alloc(device, 1 << 20, &memory) != DEVICE_OK) die("memory");
+    if (device_cuda.alloc(device, 1 << 20, &memory) != DEVICE_OK)
+        die("memory");
     workspace_block = memory;
     arguments_block = malloc(1 << 16);
     device_recorder.launch = run_kept;
@@ -245,5 +342,6 @@ int main(int argc, char **argv) {
     bench_reductions();
     bench_products();
     bench_orders();
+    bench_quantized();
     return 0;
 }

@@ -279,6 +279,16 @@ static inline void compare_out(const char *what, operand out, int64_t n, int typ
         }                                                                                                              \
     } while (0)
 
+/* Once more on the device, whose result takes the place of what it is made of, as the engine has it: `to` is the
+ * pointer of D to that. Then as compare_out. */
+#define RUN_IN_PLACE(name, d, to, n, out, in, in_bytes)                                                                \
+    do {                                                                                                               \
+        copy_bytes((out).device, (in).host, (size_t)(in_bytes));                                                       \
+        (d).to = (void *)(out).device;                                                                                 \
+        if (!device_cuda.contracts->name(&device_recorder, &(d), n))                                                   \
+            failed++;                                                                                                  \
+    } while (0)
+
 /* ---- shapes and strided operands ---- */
 #define DIMS 10
 typedef struct {

@@ -83,6 +83,7 @@ static inline uint32_t lanes_equal(uint32_t value) {
     emulated_warp_barrier();
     return mask;
 }
+DEVICE void count_up(uint32_t *count) { ++*count; }
 DEVICE int count_bits(uint32_t bits) { return __builtin_popcount(bits); }
 
 DEVICE float float_of_bits(uint32_t bits) {
@@ -176,4 +177,41 @@ DEVICE void copy_16(void *to, const void *from, int bytes) {
 }
 DEVICE void commit_copies() {}
 template <int pending> DEVICE void wait_copies() {}
+
+/* The tensor cores of sm_90a: each thread makes its own results from the block's memory. */
+#define HAS_GROUP_MMA 1
+struct block_matrix {
+    const char *at;
+    int across;
+};
+DEVICE block_matrix matrix_at(const void *p, int across) { return {static_cast<const char *>(p), across}; }
+DEVICE void show_copies() {}
+DEVICE void group_mma_begin() {}
+DEVICE void group_mma_commit() {}
+template <int pending> DEVICE void group_mma_wait() {}
+static inline float emulated_item(const block_matrix &m, bool along_k, int line, int k, emulated_widen widen) {
+    const int at = along_k ? line / 8 * 1024 + line % 8 * 128 + k * 2
+                           : line / 64 * m.across + k / 8 * 1024 + k % 8 * 128 + line % 64 * 2;
+    const uintptr_t plain = reinterpret_cast<uintptr_t>(m.at) + static_cast<uintptr_t>(at);
+    uint16_t item;
+    memcpy(&item, reinterpret_cast<const void *>(plain ^ (plain >> 7 & 7) << 4), 2);
+    return widen(item);
+}
+static inline void emulated_group_mma(float *d, block_matrix a, block_matrix b, bool a_along_k, bool b_along_k,
+                                      emulated_widen widen) {
+    const int lane = thread_index() % 32, warp = thread_index() / 32 % 4;
+    for (int i = 0; i < 64; i++) {
+        const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        float sum = 0;
+        for (int k = 0; k < 16; k++)
+            sum += emulated_item(a, a_along_k, row, k, widen) * emulated_item(b, b_along_k, column, k, widen);
+        d[i] += sum;
+    }
+}
+template <bool A_ALONG_K, bool B_ALONG_K> DEVICE void group_mma_f16(float (&d)[64], block_matrix a, block_matrix b) {
+    emulated_group_mma(d, a, b, A_ALONG_K, B_ALONG_K, emulated_half);
+}
+template <bool A_ALONG_K, bool B_ALONG_K> DEVICE void group_mma_bf16(float (&d)[64], block_matrix a, block_matrix b) {
+    emulated_group_mma(d, a, b, A_ALONG_K, B_ALONG_K, emulated_bfloat);
+}
 #endif

@@ -31,7 +31,7 @@
 #define HEAP ((size_t)64 << 30)  /* addresses */
 #define MEMORY ((size_t)4 << 30) /* bytes of them at a time */
 #define GAP ((size_t)256)
-#define PAGE ((size_t)2 << 20)     /* a huge one */
+#define PAGE ((size_t)2 << 20) /* a huge one */
 enum { SUCCESS, INVALID = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, ILLEGAL = 700 };
 
 typedef enum { ALLOC, PINNED, COPY, LAUNCH, LOAD, MARK, LOSE, KINDS } call_kind;

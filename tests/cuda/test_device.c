@@ -66,12 +66,12 @@ static gm_device_result negate(gm_device_state *d) {
     return result;
 }
 
+static gm_device_state *opened; /* devices are never closed */
 static gm_device_state *open_device(void) {
     char why[DEVICE_WHY] = "";
-    gm_device_state *d = NULL;
-    if (device_cuda.open(0, &d, why) != DEVICE_OK)
+    if (device_cuda.open(0, &opened, why) != DEVICE_OK)
         printf("no device: %s\n", why);
-    return d;
+    return opened;
 }
 
 /* The nth call of a kind fails, of those that one piece of work makes; then the same work is done. */

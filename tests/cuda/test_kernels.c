@@ -1,6 +1,7 @@
 /* test_kernels.c - every contract of the GPU against the processor's on random shapes, strides, types and sizes: equal
- * bits where that is promised, a tolerance in units in the last place elsewhere. GOMLX_CUDA_DRIVER and GOMLX_CUDA_KERNELS
- * choose the card, or the fake one. test_kernels [cases [contract ...]]; prints 'N passed, M failed'. */
+ * bits where that is promised, a tolerance in units in the last place elsewhere. GOMLX_CUDA_DRIVER and
+ * GOMLX_CUDA_KERNELS choose the card, or the fake one. test_kernels [cases [contract ...]]; prints 'N passed, M
+ * failed'. */
 #include "layer_checks.h"
 
 static int64_t most_elements = 3000;
@@ -18,7 +19,8 @@ static void check_copy(void) {
             const int64_t first = s.shape[0], rest = s.count / (first ? first : 1);
             out_strides[0] = 1;
             int64_t step = first;
-            for (int d = s.ndim - 1; d > 0; d--) out_strides[d] = step, step *= s.shape[d];
+            for (int d = s.ndim - 1; d > 0; d--)
+                out_strides[d] = step, step *= s.shape[d];
             (void)rest;
         }
         gm_copy_args h = {out.host, in.host, out_type, in_type, s.ndim, s.shape, out_strides, in_strides}, d = h;
@@ -57,8 +59,14 @@ static void check_copy_parts(void) {
             s[k] = random_shape(most_elements);
             const operand in = strided(&s[k], type, strides[k], true, PLAIN);
             dense_strides(&s[k], out_strides[k]);
-            h[k] = (gm_copy_args){out.host + starts[k] * bytes_of(type), in.host, type, type, s[k].ndim, s[k].shape,
-                                  out_strides[k], strides[k]};
+            h[k] = (gm_copy_args){out.host + starts[k] * bytes_of(type),
+                                  in.host,
+                                  type,
+                                  type,
+                                  s[k].ndim,
+                                  s[k].shape,
+                                  out_strides[k],
+                                  strides[k]};
             d[k] = h[k];
             d[k].out = out.device + starts[k] * bytes_of(type);
             d[k].in = in.device;
@@ -89,7 +97,14 @@ static void check_copy_at(void) {
         upload(start);
         gm_copy_at_args h = {{out.host, in.host, type, type, 2, shape, on_out ? big_strides : small_strides,
                               on_out ? small_strides : big_strides},
-                             on_out, 2, start_type, start.host, 1, big_strides, limits}, d = h;
+                             on_out,
+                             2,
+                             start_type,
+                             start.host,
+                             1,
+                             big_strides,
+                             limits},
+                        d = h;
         d.copy.out = out.device;
         d.copy.in = in.device;
         d.start = start.device;
@@ -192,7 +207,8 @@ static void unary_case(gm_unary_op op, int type) {
     const int out_type = has & GIVES_BOOL ? GM_T_BOOL : type == GM_T_C64 && has & GIVES_REAL ? GM_T_F32 : type;
     int64_t strides[DIMS];
     char what[96];
-    operand in = strided(&s, type, strides, true, strange[0] ? PLAIN : SPECIAL), out = operand_of((size_t)s.count * 8 + 8);
+    operand in = strided(&s, type, strides, true, strange[0] ? PLAIN : SPECIAL),
+            out = operand_of((size_t)s.count * 8 + 8);
     gm_unary_args h = {out.host, in.host, op, type, s.ndim, s.shape, strides}, d = h;
     d.out = out.device;
     d.in = in.device;
@@ -203,8 +219,10 @@ static void unary_case(gm_unary_op op, int type) {
 static void check_unary(void) {
     for (int op = 0; op < GM_U_COUNT; op++)
         for (int type = 0; type < GM_T_COUNT; type++) {
-            if (type == GM_T_F64 || !takes(unary_has((gm_unary_op)op), type)) continue;
-            for (int c = 0; c < (is_float(type) ? 4 : 1); c++, free_memory()) unary_case((gm_unary_op)op, type);
+            if (type == GM_T_F64 || !takes(unary_has((gm_unary_op)op), type))
+                continue;
+            for (int c = 0; c < (is_float(type) ? 4 : 1); c++, free_memory())
+                unary_case((gm_unary_op)op, type);
         }
 }
 
@@ -217,7 +235,8 @@ static void binary_case(gm_binary_op op, int type) {
     char what[96];
     operand a = strided(&s, type, a_strides, true, kind), b = strided(&s, type, b_strides, true, kind);
     operand out = operand_of((size_t)s.count * 8 + 8);
-    if (below(4) == 0) memset(below(2) ? a_strides : b_strides, 0, sizeof a_strides); /* one value */
+    if (below(4) == 0)
+        memset(below(2) ? a_strides : b_strides, 0, sizeof a_strides); /* one value */
     gm_binary_args h = {out.host, a.host, b.host, op, type, s.ndim, s.shape, a_strides, b_strides}, d = h;
     d.out = out.device;
     d.a = a.device;
@@ -229,8 +248,10 @@ static void binary_case(gm_binary_op op, int type) {
 static void check_binary(void) {
     for (int op = 0; op < GM_B_COUNT; op++)
         for (int type = 0; type < GM_T_COUNT; type++) {
-            if (type == GM_T_F64 || !takes(binary_has((gm_binary_op)op), type)) continue;
-            for (int c = 0; c < (is_float(type) ? 6 : 2); c++, free_memory()) binary_case((gm_binary_op)op, type);
+            if (type == GM_T_F64 || !takes(binary_has((gm_binary_op)op), type))
+                continue;
+            for (int c = 0; c < (is_float(type) ? 6 : 2); c++, free_memory())
+                binary_case((gm_binary_op)op, type);
         }
 }
 
@@ -239,10 +260,12 @@ static void check_select(void) {
         const shape_of_case s = random_shape(most_elements);
         const int type = random_type(true);
         int64_t strides[3][DIMS];
-        operand cond = strided(&s, GM_T_BOOL, strides[0], true, PLAIN), a = strided(&s, type, strides[1], true, SPECIAL);
+        operand cond = strided(&s, GM_T_BOOL, strides[0], true, PLAIN),
+                a = strided(&s, type, strides[1], true, SPECIAL);
         operand b = strided(&s, type, strides[2], true, SPECIAL), out = operand_of((size_t)s.count * 8 + 8);
-        gm_select_args h = {out.host, (uint8_t *)cond.host, a.host, b.host, (int)bytes_of(type), s.ndim, s.shape,
-                            strides[0], strides[1], strides[2]}, d = h;
+        gm_select_args h = {out.host, (uint8_t *)cond.host, a.host,     b.host,    (int)bytes_of(type), s.ndim,
+                            s.shape,  strides[0],           strides[1], strides[2]},
+                       d = h;
         d.out = out.device;
         d.cond = (uint8_t *)cond.device;
         d.a = a.device;
@@ -272,9 +295,16 @@ static void check_fused(void) {
         };
         const int n_steps = 1 + (int)below(9);
         const int out_type = steps[n_steps - 1].out_type;
-        for (int k = 0; k < 3; k++) in[k] = strided(&s, type, strides[k], true, SPECIAL);
-        gm_fused_args h = {.out = out.host, .n_inputs = 3, .n_steps = n_steps, .out_type = out_type, .ndim = s.ndim,
-                           .shape = s.shape, .steps = steps}, d;
+        for (int k = 0; k < 3; k++)
+            in[k] = strided(&s, type, strides[k], true, SPECIAL);
+        gm_fused_args h = {.out = out.host,
+                           .n_inputs = 3,
+                           .n_steps = n_steps,
+                           .out_type = out_type,
+                           .ndim = s.ndim,
+                           .shape = s.shape,
+                           .steps = steps},
+                      d;
         for (int k = 0; k < 3; k++) {
             h.inputs[k] = in[k].host;
             h.input_types[k] = (int16_t)type;
@@ -282,7 +312,8 @@ static void check_fused(void) {
         }
         d = h;
         d.out = out.device;
-        for (int k = 0; k < 3; k++) d.inputs[k] = in[k].device;
+        for (int k = 0; k < 3; k++)
+            d.inputs[k] = in[k].device;
         RUN_BOTH(fused, h, d, s.count, out, (size_t)(s.count * bytes_of(out_type)));
         compare_out("a chain", out, s.count, out_type, 0.25, 0);
     }
@@ -305,13 +336,15 @@ static void check_pad(void) {
         const int type = random_type(true), item = (int)bytes_of(type);
         shape_of_case s = random_shape(800);
         int64_t shape[DIMS], low[DIMS], strides[DIMS], n = 1, rows = 1;
-        if (s.ndim == 0) s.ndim = 1, s.shape[0] = s.count;
+        if (s.ndim == 0)
+            s.ndim = 1, s.shape[0] = s.count;
         operand in = strided(&s, type, strides, true, PLAIN), value = operand_of(8);
         for (int d = 0; d < s.ndim; d++) {
             low[d] = below(3);
             shape[d] = s.shape[d] + low[d] + below(3);
             n *= shape[d];
-            if (d < s.ndim - 1) rows *= shape[d];
+            if (d < s.ndim - 1)
+                rows *= shape[d];
         }
         fill_random(value.host, 1, type, PLAIN);
         upload(value);
@@ -327,8 +360,10 @@ static void check_pad(void) {
 
 /* ---- reductions ---- */
 static int reduced_type(int op, int type) {
-    if (op == GM_R_ALL || op == GM_R_ANY) return GM_T_BOOL;
-    if ((op == GM_R_SUM || op == GM_R_PROD) && type < GM_T_F16 && bytes_of(type) < 4) return GM_T_I32;
+    if (op == GM_R_ALL || op == GM_R_ANY)
+        return GM_T_BOOL;
+    if ((op == GM_R_SUM || op == GM_R_PROD) && type < GM_T_F16 && bytes_of(type) < 4)
+        return GM_T_I32;
     return type;
 }
 /* Logarithms of one number differ by turns. */
@@ -339,7 +374,8 @@ static void compare_logarithms(const char *what, operand out, int64_t n, double 
     copy_bytes(got, out.device, (size_t)n * 8);
     for (int64_t i = 1; i < 2 * n; i += 2) {
         const double turns = rint(((double)got[i] - (double)want[i]) / turn);
-        if (isfinite(turns)) got[i] = (float)((double)got[i] - turns * turn);
+        if (isfinite(turns))
+            got[i] = (float)((double)got[i] - turns * turn);
     }
     compare(what, want, got, n, GM_T_C64, ulps, 0);
 }
@@ -351,10 +387,12 @@ static void reduce_case(int op, int type, shape_of_case s, int n_kept, bool firs
     const int out_type = reduced_type(op, type), n_reduced = s.ndim - n_kept;
     const int64_t *kept = first ? s.shape + n_reduced : s.shape, *kept_steps = first ? strides + n_reduced : strides;
     const int64_t *reduced = first ? s.shape : s.shape + n_kept, *steps = first ? strides : strides + n_kept;
-    for (int d = 0; d < n_kept; d++) outputs *= kept[d];
+    for (int d = 0; d < n_kept; d++)
+        outputs *= kept[d];
     operand out = operand_of((size_t)outputs * 8 + 8);
-    gm_reduce_args h = {out.host, in.host, (gm_reduce_op)op, type, out_type, n_kept, kept, kept_steps, n_reduced, reduced,
-                        steps}, d = h;
+    gm_reduce_args h = {out.host, in.host,    (gm_reduce_op)op, type,    out_type, n_kept,
+                        kept,     kept_steps, n_reduced,        reduced, steps},
+                   d = h;
     d.out = out.device;
     d.in = in.device;
     RUN_BOTH(reduce, h, d, outputs, out, (size_t)(outputs * bytes_of(out_type)));
@@ -366,18 +404,23 @@ static void reduce_case(int op, int type, shape_of_case s, int n_kept, bool firs
     /* Sums of both signs are wrong by their terms' last places: 4 is the size of a term. */
     const double ulps = !sums ? 0.25 : type == GM_T_F32 ? (op == GM_R_PROD ? 256 : 64) : type == GM_T_C64 ? 4096 : 1;
     const double floor = op == GM_R_SUM ? 4 * sqrt((double)length) : 0;
-    if (op == GM_R_LOGSUMEXP && type == GM_T_C64) compare_logarithms(what, out, outputs, ulps);
-    else compare_out(what, out, outputs, out_type, ulps, floor);
+    if (op == GM_R_LOGSUMEXP && type == GM_T_C64)
+        compare_logarithms(what, out, outputs, ulps);
+    else
+        compare_out(what, out, outputs, out_type, ulps, floor);
 }
 static void check_reduce(void) {
     for (int op = 0; op < GM_R_COUNT; op++)
         for (int c = 0; c < cases; c++, free_memory()) {
             int type = random_type(true);
-            if (op == GM_R_LOGSUMEXP && type != GM_T_C64) type = random_float_type();
+            if (op == GM_R_LOGSUMEXP && type != GM_T_C64)
+                type = random_float_type();
             shape_of_case s = random_shape(most_elements);
             const bool empty = s.count == 0 && op != GM_R_SUM && op != GM_R_PROD && op != GM_R_ALL && op != GM_R_ANY;
-            if (empty || (type == GM_T_C64 && (op == GM_R_PROD))) continue;
-            reduce_case(op, type, s, (int)below(s.ndim + 1), below(2), op == GM_R_SUM || op == GM_R_PROD ? SMALL : PLAIN);
+            if (empty || (type == GM_T_C64 && (op == GM_R_PROD)))
+                continue;
+            reduce_case(op, type, s, (int)below(s.ndim + 1), below(2),
+                        op == GM_R_SUM || op == GM_R_PROD ? SMALL : PLAIN);
         }
     for (int op = 0; op < GM_R_COUNT; op++) /* long ones, which are cut into parts */
         for (int c = 0; c < 6; c++, free_memory()) {
@@ -385,7 +428,8 @@ static void check_reduce(void) {
             const int64_t width = op == GM_R_PROD ? 1 : 1 + c % 3 * 20;
             shape_of_case s = {2, {width, lengths[c]}, width * lengths[c]};
             const int type = op == GM_R_PROD ? GM_T_I32 : c % 2 ? GM_T_F32 : GM_T_BF16;
-            if (op == GM_R_ALL || op == GM_R_ANY || s.count < 900000) reduce_case(op, type, s, 1, false, SMALL);
+            if (op == GM_R_ALL || op == GM_R_ANY || s.count < 900000)
+                reduce_case(op, type, s, 1, false, SMALL);
             free_memory();
             s = (shape_of_case){2, {lengths[c], width}, width * lengths[c]};
             reduce_case(op, type, s, 1, true, SMALL);
@@ -398,16 +442,20 @@ static void check_arg_reduce(void) {
         shape_of_case s = random_shape(c % 8 ? most_elements : 60000);
         int64_t strides[DIMS], outputs = 1;
         char what[96];
-        if (s.count == 0 || s.ndim == 0) continue;
-        if (c % 8 == 0) s = (shape_of_case){2, {3, 20011}, 60033};
+        if (s.count == 0 || s.ndim == 0)
+            continue;
+        if (c % 8 == 0)
+            s = (shape_of_case){2, {3, 20011}, 60033};
         operand in = strided(&s, type, strides, false, SPECIAL);
         const bool first = below(2);
         const int64_t *kept = first ? s.shape + 1 : s.shape, *kept_steps = first ? strides + 1 : strides;
         const int64_t axis = first ? 0 : s.ndim - 1;
-        for (int d = 0; d < s.ndim - 1; d++) outputs *= kept[d];
+        for (int d = 0; d < s.ndim - 1; d++)
+            outputs *= kept[d];
         operand out = operand_of((size_t)outputs * 4 + 8);
-        gm_arg_reduce_args h = {(uint32_t *)out.host, in.host, below(2), type, s.ndim - 1, kept, kept_steps,
-                                s.shape[axis], strides[axis]}, d = h;
+        gm_arg_reduce_args h = {(uint32_t *)out.host, in.host,       below(2),     type, s.ndim - 1, kept,
+                                kept_steps,           s.shape[axis], strides[axis]},
+                           d = h;
         d.out = (uint32_t *)out.device;
         d.in = in.device;
         RUN_BOTH(arg_reduce, h, d, outputs, out, (size_t)outputs * 4);
@@ -417,11 +465,14 @@ static void check_arg_reduce(void) {
 }
 
 /* ---- rows ---- */
-static const int64_t row_sizes[] = {1, 2, 3, 4, 5, 31, 32, 33, 64, 127, 255, 256, 257, 1000, 1024, 1025, 4096, 12288, 20001};
+static const int64_t row_sizes[] = {1,   2,   3,    4,    5,    31,   32,   33,    64,    127,   255,
+                                    256, 257, 1000, 1024, 1025, 4096, 8200, 12288, 40000, 100001};
+#define ROW_SIZES (int)(sizeof row_sizes / sizeof *row_sizes)
 static void check_softmax(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory()) {
         const int type = random_float_type();
-        const int64_t dim = row_sizes[c % 19], rows = 1 + below(dim < 500 ? 20 : 3), stride = dim + (below(2) ? below(9) : 0);
+        const int64_t dim = row_sizes[c % ROW_SIZES], rows = 1 + below(dim < 500 ? 20 : 3),
+                      stride = dim + (below(2) ? below(9) : 0);
         operand in = operand_of((size_t)(rows * stride) * 4), out = operand_of((size_t)(rows * dim) * 4);
         fill_random(in.host, rows * stride, type, PLAIN);
         upload(in);
@@ -430,11 +481,16 @@ static void check_softmax(void) {
         d.in = in.device;
         RUN_BOTH(softmax, h, d, rows, out, (size_t)(rows * dim * bytes_of(type)));
         compare_out(type_names[type], out, rows * dim, type, type == GM_T_F32 ? 32 : 1, 0);
+        if (stride == dim) {
+            RUN_IN_PLACE(softmax, d, in, rows, out, in, rows * dim * bytes_of(type));
+            compare_out("in place", out, rows * dim, type, type == GM_T_F32 ? 32 : 1, 0);
+        }
     }
 }
 static void norm_case(int c, bool layer) {
     const int type = random_float_type();
-    const int64_t dim = row_sizes[c % 19], rows = 1 + below(dim < 500 ? 20 : 3), stride = dim + (below(2) ? below(9) : 0);
+    const int64_t dim = row_sizes[c % ROW_SIZES], rows = 1 + below(dim < 500 ? 20 : 3),
+                  stride = dim + (below(2) ? below(9) : 0);
     operand x = operand_of((size_t)(rows * stride) * 4), weight = operand_of((size_t)dim * 4);
     operand bias = operand_of((size_t)dim * 4), out = operand_of((size_t)(rows * dim) * 4);
     fill_random(x.host, rows * stride, type, PLAIN);
@@ -446,14 +502,20 @@ static void norm_case(int c, bool layer) {
     const bool has_weight = below(4) > 0, has_bias = below(2);
     const double ulps = type == GM_T_F32 ? 64 : 1;
     if (layer) {
-        gm_layer_norm_args h = {out.host, x.host, has_weight ? weight.host : NULL, has_bias ? bias.host : NULL, type,
-                                stride, dim, 1e-5f}, d = h;
+        gm_layer_norm_args
+            h = {out.host, x.host, has_weight ? weight.host : NULL, has_bias ? bias.host : NULL, type, stride,
+                 dim,      1e-5f},
+            d = h;
         d.out = out.device;
         d.x = x.device;
         d.weight = has_weight ? weight.device : NULL;
         d.bias = has_bias ? bias.device : NULL;
         RUN_BOTH(layer_norm, h, d, rows, out, (size_t)(rows * dim * bytes_of(type)));
         compare_out(type_names[type], out, rows * dim, type, ulps, 4);
+        if (stride == dim) {
+            RUN_IN_PLACE(layer_norm, d, x, rows, out, x, rows * dim * bytes_of(type));
+            compare_out("in place", out, rows * dim, type, ulps, 4);
+        }
     } else {
         gm_rms_norm_args h = {out.host, x.host, has_weight ? weight.host : NULL, type, stride, dim, 1e-5f}, d = h;
         d.out = out.device;
@@ -461,25 +523,33 @@ static void norm_case(int c, bool layer) {
         d.weight = has_weight ? weight.device : NULL;
         RUN_BOTH(rms_norm, h, d, rows, out, (size_t)(rows * dim * bytes_of(type)));
         compare_out(type_names[type], out, rows * dim, type, ulps, 0);
+        if (stride == dim) {
+            RUN_IN_PLACE(rms_norm, d, x, rows, out, x, rows * dim * bytes_of(type));
+            compare_out("in place", out, rows * dim, type, ulps, 0);
+        }
     }
 }
 static void check_rms_norm(void) {
-    for (int c = 0; c < 2 * cases; c++, free_memory()) norm_case(c, false);
+    for (int c = 0; c < 2 * cases; c++, free_memory())
+        norm_case(c, false);
 }
 static void check_layer_norm(void) {
-    for (int c = 0; c < 2 * cases; c++, free_memory()) norm_case(c, true);
+    for (int c = 0; c < 2 * cases; c++, free_memory())
+        norm_case(c, true);
 }
 static void check_glu(void) {
     for (int c = 0; c < cases; c++, free_memory()) {
-        const int64_t dim = row_sizes[c % 15], rows = 1 + below(4), gate_stride = dim + below(3), up_stride = dim + below(3);
+        const int64_t dim = row_sizes[c % 15], rows = 1 + below(4), gate_stride = dim + below(3),
+                      up_stride = dim + below(3);
         operand gate = operand_of((size_t)(rows * gate_stride) * 4), up = operand_of((size_t)(rows * up_stride) * 4);
         operand out = operand_of((size_t)(rows * dim) * 4);
         fill_random(gate.host, rows * gate_stride, GM_T_F32, SPECIAL);
         fill_random(up.host, rows * up_stride, GM_T_F32, SPECIAL);
         upload(gate);
         upload(up);
-        gm_glu_args h = {(float *)out.host, (float *)gate.host, (float *)up.host, dim, gate_stride, up_stride,
-                         (gm_glu_kind)(c % 3), 1.702f, 7.0f}, d = h;
+        gm_glu_args h = {(float *)out.host, (float *)gate.host,   (float *)up.host, dim, gate_stride,
+                         up_stride,         (gm_glu_kind)(c % 3), 1.702f,           7.0f},
+                    d = h;
         d.out = (float *)out.device;
         d.gate = (float *)gate.device;
         d.up = (float *)up.device;
@@ -509,7 +579,8 @@ static void scan_case(int op, int type, int64_t rows, int64_t length, int64_t in
     operand in = operand_of((size_t)n * 8), out = operand_of((size_t)n * 8);
     fill_random(in.host, n, type, op == GM_R_PROD ? POSITIVE : PLAIN);
     if (op == GM_R_PROD && is_float(type)) /* products stay within the type */
-        for (int64_t i = 0; i < n; i++) put_float(in.host, i, (float)(0.97 + 0.06 * unit()), type);
+        for (int64_t i = 0; i < n; i++)
+            put_float(in.host, i, (float)(0.97 + 0.06 * unit()), type);
     upload(in);
     gm_scan_args h = {out.host, in.host, op, type, reverse, exclusive, length, inner, NULL}, d = h;
     d.out = out.device;
@@ -519,7 +590,10 @@ static void scan_case(int op, int type, int64_t rows, int64_t length, int64_t in
              (long long)length, (long long)inner, reverse ? ", reversed" : "", exclusive ? ", exclusive" : "");
     const bool extremes = op == GM_R_MAX || op == GM_R_MIN;
     const double ulps = extremes ? 0.25 : type == GM_T_C64 ? 1e6 : type == GM_T_F32 ? (op == GM_R_PROD ? 8192 : 64) : 2;
-    compare_out(what, out, n, type, ulps, op == GM_R_SUM ? 4 * sqrt((double)length) : op == GM_R_LOGSUMEXP ? 4 : 0);
+    const double floor = op == GM_R_SUM ? 4 * sqrt((double)length) : op == GM_R_LOGSUMEXP ? 4 : 0;
+    compare_out(what, out, n, type, ulps, floor);
+    RUN_IN_PLACE(scan, d, in, rows, out, in, n * bytes_of(type));
+    compare_out("in place", out, n, type, ulps, floor);
 }
 static void check_scan(void) {
     static const int64_t lengths[] = {1, 2, 15, 16, 17, 300, 1025, 4096, 4097, 9000};
@@ -528,7 +602,8 @@ static void check_scan(void) {
         for (int c = 0; c < cases; c++, free_memory()) {
             const int64_t length = lengths[below(10)], inner = below(2) ? 1 : 1 + below(40);
             const int type = ops[op] == GM_R_LOGSUMEXP ? random_float_type() : random_type(ops[op] != GM_R_PROD);
-            if (length * inner < 40000) scan_case(ops[op], type, 1 + below(3), length, inner);
+            if (length * inner < 40000)
+                scan_case(ops[op], type, 1 + below(3), length, inner);
         }
 }
 
@@ -550,6 +625,10 @@ static void check_sort(void) {
         snprintf(what, sizeof what, "%s of %s, rows of %lld", indices ? "indices" : "values", type_names[type],
                  (long long)length);
         compare_out(what, out, n, out_type, 0, 0);
+        if (!indices) {
+            RUN_IN_PLACE(sort, d, in, rows, out, in, n * bytes_of(type));
+            compare_out("in place", out, n, type, 0, 0);
+        }
     }
 }
 static void check_partition(void) {
@@ -557,7 +636,8 @@ static void check_partition(void) {
         const int64_t lengths[] = {1, 2, 3, 31, 65, 1000, 2048, 2049, 5001};
         const int64_t length = lengths[c % 9], rows = 1 + below(3), n = rows * length;
         int type = random_type(false);
-        if (bytes_of(type) == 8) type = GM_T_F32;
+        if (bytes_of(type) == 8)
+            type = GM_T_F32;
         const bool indices = below(2);
         operand in = operand_of((size_t)n * 8), out = operand_of((size_t)n * 8);
         fill_random(in.host, n, type, SPECIAL);
@@ -573,7 +653,8 @@ static void check_partition(void) {
 static void check_topk(void) {
     for (int c = 0; c < cases; c++, free_memory()) {
         const int64_t lengths[] = {1, 3, 65, 1000, 2049, 5001};
-        const int64_t length = lengths[c % 6], rows = 1 + below(3), most = length < 1024 ? length : 1024, k = 1 + below(most);
+        const int64_t length = lengths[c % 6], rows = 1 + below(3), most = length < 1024 ? length : 1024,
+                      k = 1 + below(most);
         const int type = random_float_type();
         operand in = operand_of((size_t)(rows * length) * 4), out = operand_of((size_t)(rows * k) * 4);
         fill_random(in.host, rows * length, type, SPECIAL);
@@ -594,7 +675,8 @@ static void check_search(void) {
         fill_random(in.host, length, type, SPECIAL);
         fill_random(values.host, n, type, SPECIAL);
         gm_sort_args order = {sorted.host, in.host, host_memory((size_t)length * 16 + 16), type, false, length};
-        if (length) contracts_cpu.sort(&host_recorder, &order, 1);
+        if (length)
+            contracts_cpu.sort(&host_recorder, &order, 1);
         upload(sorted);
         upload(values);
         gm_search_args h = {(uint32_t *)out.host, sorted.host, values.host, type, below(2), length}, d = h;
@@ -610,7 +692,8 @@ static void check_word_order(void) {
         const int64_t lengths[] = {1, 7, 2048, 2049, 6000, 100};
         const int64_t n = lengths[c % 6], lines = 1 + below(3);
         operand in = operand_of((size_t)(lines * n) * 4), out = operand_of((size_t)(lines * n) * 4);
-        for (int64_t i = 0; i < lines * n; i++) ((uint32_t *)in.host)[i] = (uint32_t)(c % 2 ? next_random() : next_random() % 50);
+        for (int64_t i = 0; i < lines * n; i++)
+            ((uint32_t *)in.host)[i] = (uint32_t)(c % 2 ? next_random() : next_random() % 50);
         upload(in);
         gm_word_order_args h = {(uint32_t *)out.host, (uint32_t *)in.host, NULL, n}, d = h;
         d.out = (uint32_t *)out.device;
@@ -638,21 +721,26 @@ static void check_threefry(void) {
 /* ---- indices ---- */
 static gm_index_fault *fault_words(void) { /* of the host and the device */
     static gm_index_fault *words;
-    if (!words) words = device_cuda.pinned(2 * sizeof *words);
-    if (!words) die("pinned memory");
+    if (!words)
+        words = device_cuda.pinned(2 * sizeof *words);
+    if (!words)
+        die("pinned memory");
     memset(words, 0, 2 * sizeof *words);
     return words;
 }
 static void check_faults(const char *what, const gm_index_fault *words) {
     wait_for_device();
-    if (words[0].raised == words[1].raised) passed++;
-    else failed++, printf("  FAILED %s: a fault is %d, not %d\n", what, words[1].raised, words[0].raised);
+    if (words[0].raised == words[1].raised)
+        passed++;
+    else
+        failed++, printf("  FAILED %s: a fault is %d, not %d\n", what, words[1].raised, words[0].raised);
 }
 static void random_indices(operand o, int64_t n, int type, int64_t size, bool may_fail) {
     for (int64_t i = 0; i < n; i++) {
         const bool is_signed = type == GM_T_I32 || type == GM_T_I64;
         int64_t x = may_fail && below(40) == 0 ? size + 3 : below(size);
-        if (is_signed && below(3) == 0) x -= size;
+        if (is_signed && below(3) == 0)
+            x -= size;
         memcpy(o.host + i * bytes_of(type), &x, (size_t)bytes_of(type));
     }
     upload(o);
@@ -701,12 +789,28 @@ static void check_take(void) {
         fill_random(in.host, lead * size * run, type, PLAIN);
         upload(in);
         random_indices(index, lead * count * run, index_type, size, c % 3 == 0);
-        gm_take_args h = {.out = out.host, .in = in.host, .index = index.host, .type = type, .in_type = type,
-                          .index_type = index_type, .size = size, .step = run, .fault = &words[0], .ndim = 1,
-                          .shape = &lead, .sparse_strides = &sparse, .dense_strides = &dense,
-                          .index_strides = &index_lead, .count = count, .dense_step = run,
-                          .index_step = by_element ? run : 1, .run = run, .sparse_run = 1, .dense_run = 1,
-                          .index_run = by_element}, d = h;
+        gm_take_args h = {.out = out.host,
+                          .in = in.host,
+                          .index = index.host,
+                          .type = type,
+                          .in_type = type,
+                          .index_type = index_type,
+                          .size = size,
+                          .step = run,
+                          .fault = &words[0],
+                          .ndim = 1,
+                          .shape = &lead,
+                          .sparse_strides = &sparse,
+                          .dense_strides = &dense,
+                          .index_strides = &index_lead,
+                          .count = count,
+                          .dense_step = run,
+                          .index_step = by_element ? run : 1,
+                          .run = run,
+                          .sparse_run = 1,
+                          .dense_run = 1,
+                          .index_run = by_element},
+                     d = h;
         d.out = out.device;
         d.in = in.device;
         d.index = index.device;
@@ -736,22 +840,89 @@ static void check_scatter(void) {
         upload(in);
         upload(out);
         random_indices(index, lead * count * run, index_type, size, c % 3 == 0);
-        gm_scatter_args h = {.out = out.host, .in = in.host, .index = index.host, .type = type, .in_type = in_type,
-                             .index_type = index_type, .mode = mode, .size = size, .step = run, .fault = &words[0],
-                             .ndim = 1, .shape = &lead, .sparse_strides = &sparse, .dense_strides = &dense,
-                             .index_strides = &index_lead, .count = count, .dense_step = run,
-                             .index_step = by_element ? run : 1, .run = run, .sparse_run = 1, .dense_run = 1,
-                             .index_run = by_element, .span = size * run}, d = h;
+        gm_scatter_args h = {.out = out.host,
+                             .in = in.host,
+                             .index = index.host,
+                             .type = type,
+                             .in_type = in_type,
+                             .index_type = index_type,
+                             .mode = mode,
+                             .size = size,
+                             .step = run,
+                             .fault = &words[0],
+                             .ndim = 1,
+                             .shape = &lead,
+                             .sparse_strides = &sparse,
+                             .dense_strides = &dense,
+                             .index_strides = &index_lead,
+                             .count = count,
+                             .dense_step = run,
+                             .index_step = by_element ? run : 1,
+                             .run = run,
+                             .sparse_run = 1,
+                             .dense_run = 1,
+                             .index_run = by_element,
+                             .span = size * run},
+                        d = h;
         d.out = out.device;
         d.in = in.device;
         d.index = index.device;
         d.fault = &words[1];
         contracts_cpu.scatter(&host_recorder, &h, lead * run);
-        if (!device_cuda.contracts->scatter(&device_recorder, &d, lead * run)) failed++;
+        if (!device_cuda.contracts->scatter(&device_recorder, &d, lead * run))
+            failed++;
         copy_bytes(got, out.device, (size_t)(n * bytes_of(type)));
-        snprintf(what, sizeof what, "%s of %s by %s, %lld to %lld", (const char *[]){"update", "add", "multiply", "max",
-                 "min"}[mode], type_names[type], by_element ? "elements" : "rows", (long long)count, (long long)size);
+        snprintf(what, sizeof what, "%s of %s by %s, %lld to %lld",
+                 (const char *[]){"update", "add", "multiply", "max", "min"}[mode], type_names[type],
+                 by_element ? "elements" : "rows", (long long)count, (long long)size);
         compare(what, out.host, got, n, type, type == GM_T_C64 ? 64 : 0, 0);
+        check_faults("scatter", words);
+    }
+}
+
+/* Sums of many float32, which are made bucket by bucket. */
+static void check_scatter_sums(void) {
+    static const int64_t sizes[] = {1, 200, 256, 1000, 65536};
+    for (int c = 0; c < 5; c++, free_memory()) {
+        const int64_t count = ((int64_t)1 << 18) + below(9000), size = sizes[c], none = 0;
+        gm_index_fault *words = fault_words();
+        operand in = operand_of((size_t)count * 4), out = operand_of((size_t)size * 4),
+                index = operand_of((size_t)count * 4);
+        char *got = host_memory((size_t)size * 4);
+        fill_random(in.host, count, GM_T_F32, PLAIN);
+        fill_random(out.host, size, GM_T_F32, PLAIN);
+        random_indices(index, count, GM_T_I32, size, c == 3);
+        upload(in);
+        upload(out);
+        gm_scatter_args h = {.out = out.host,
+                             .in = in.host,
+                             .index = index.host,
+                             .type = GM_T_F32,
+                             .in_type = GM_T_F32,
+                             .index_type = GM_T_I32,
+                             .mode = GM_S_ADD,
+                             .size = size,
+                             .step = 1,
+                             .fault = &words[0],
+                             .ndim = 0,
+                             .shape = &none,
+                             .count = count,
+                             .dense_step = 1,
+                             .index_step = 1,
+                             .run = 1,
+                             .sparse_run = 1,
+                             .dense_run = 1,
+                             .span = size},
+                        d = h;
+        d.out = out.device;
+        d.in = in.device;
+        d.index = index.device;
+        d.fault = &words[1];
+        contracts_cpu.scatter(&host_recorder, &h, 1);
+        if (!device_cuda.contracts->scatter(&device_recorder, &d, 1))
+            failed++;
+        copy_bytes(got, out.device, (size_t)size * 4);
+        compare("many sums", out.host, got, size, GM_T_F32, 0, 0);
         check_faults("scatter", words);
     }
 }
@@ -769,8 +940,10 @@ static void check_product(void) {
         const int64_t batch = 1 + below(3);
         const bool turned_x = below(4) == 0, turned_w = below(2), has_add = type != GM_T_C64 && below(3) == 0;
         const bool one_w = below(3) == 0; /* the same matrix for the whole batch */
-        operand x = operand_of((size_t)(batch * rows * k) * 8 + 8), w = operand_of((size_t)(batch * columns * k) * 8 + 8);
-        operand add = operand_of((size_t)(batch * rows * columns) * 8), out = operand_of((size_t)(batch * rows * columns) * 8);
+        operand x = operand_of((size_t)(batch * rows * k) * 8 + 8),
+                w = operand_of((size_t)(batch * columns * k) * 8 + 8);
+        operand add = operand_of((size_t)(batch * rows * columns) * 8),
+                out = operand_of((size_t)(batch * rows * columns) * 8);
         fill_random(x.host, batch * rows * k, type, PLAIN);
         fill_random(w.host, batch * columns * k, type, PLAIN);
         fill_random(add.host, batch * rows * columns, type, PLAIN);
@@ -778,12 +951,31 @@ static void check_product(void) {
         upload(w);
         upload(add);
         const int64_t out_step = rows * columns, x_step = rows * k, w_step = one_w ? 0 : columns * k, add_step = 0;
-        gm_product_args h = {.out = out.host, .x = x.host, .w = w.host, .add = has_add ? add.host : NULL, .type = type,
-                             .rows = rows, .columns = columns, .k = k, .out_row = columns, .out_column = 1,
-                             .x_row = turned_x ? 1 : k, .x_k = turned_x ? rows : 1, .w_k = turned_w ? 1 : columns,
-                             .w_column = turned_w ? k : 1, .add_row = below(2) ? columns : 0, .add_column = 1, .ndim = 1,
-                             .shape = &batch, .out_strides = &out_step, .x_strides = &x_step, .w_strides = &w_step,
-                             .add_strides = &add_step, .alpha = has_add ? 0.5f : 1, .beta = 2}, d = h;
+        gm_product_args h = {.out = out.host,
+                             .x = x.host,
+                             .w = w.host,
+                             .add = has_add ? add.host : NULL,
+                             .type = type,
+                             .rows = rows,
+                             .columns = columns,
+                             .k = k,
+                             .out_row = columns,
+                             .out_column = 1,
+                             .x_row = turned_x ? 1 : k,
+                             .x_k = turned_x ? rows : 1,
+                             .w_k = turned_w ? 1 : columns,
+                             .w_column = turned_w ? k : 1,
+                             .add_row = below(2) ? columns : 0,
+                             .add_column = 1,
+                             .ndim = 1,
+                             .shape = &batch,
+                             .out_strides = &out_step,
+                             .x_strides = &x_step,
+                             .w_strides = &w_step,
+                             .add_strides = &add_step,
+                             .alpha = has_add ? 0.5f : 1,
+                             .beta = 2},
+                        d = h;
         char what[96];
         d.out = out.device;
         d.x = x.device;
@@ -793,7 +985,10 @@ static void check_product(void) {
         snprintf(what, sizeof what, "%s %lld x %lld x %lld%s", type_names[type], (long long)rows, (long long)columns,
                  (long long)k, turned_w ? ", w along k" : "");
         /* Terms are up to 16 and of both signs. */
-        compare_out(what, out, batch * rows * columns, type, type == GM_T_F32 ? 32 : type == GM_T_C64 ? 1e7 : 2,
+        compare_out(what, out, batch * rows * columns, type,
+                    type == GM_T_F32   ? 32
+                    : type == GM_T_C64 ? 1e7
+                                       : 2,
                     16 * sqrt((double)k + 1));
     }
 }
@@ -815,17 +1010,35 @@ static void check_gather_product(void) {
         upload(w);
         upload(xi);
         upload(wi);
-        gm_gather_product_args h = {{.out = out.host, .x = x.host, .w = w.host, .type = type, .rows = rows,
-                                     .columns = columns, .k = k, .out_row = columns, .out_column = 1, .x_row = k, .x_k = 1,
-                                     .w_k = 1, .w_column = k, .alpha = 1},
-                                    (int32_t *)xi.host, (int32_t *)wi.host, 3, 4, rows * k, columns * k}, d = h;
+        gm_gather_product_args h = {{.out = out.host,
+                                     .x = x.host,
+                                     .w = w.host,
+                                     .type = type,
+                                     .rows = rows,
+                                     .columns = columns,
+                                     .k = k,
+                                     .out_row = columns,
+                                     .out_column = 1,
+                                     .x_row = k,
+                                     .x_k = 1,
+                                     .w_k = 1,
+                                     .w_column = k,
+                                     .alpha = 1},
+                                    (int32_t *)xi.host,
+                                    (int32_t *)wi.host,
+                                    3,
+                                    4,
+                                    rows * k,
+                                    columns * k},
+                               d = h;
         d.product.out = out.device;
         d.product.x = x.device;
         d.product.w = w.device;
         d.x_index = (int32_t *)xi.device;
         d.w_index = (int32_t *)wi.device;
         RUN_BOTH(gather_product, h, d, items, out, (size_t)(items * rows * columns * bytes_of(type)));
-        compare_out(type_names[type], out, items * rows * columns, type, type == GM_T_F32 ? 32 : 2, 16 * sqrt((double)k));
+        compare_out(type_names[type], out, items * rows * columns, type, type == GM_T_F32 ? 32 : 2,
+                    16 * sqrt((double)k));
     }
 }
 
@@ -860,6 +1073,7 @@ static const struct {
     {"positions", check_positions, "equal"},
     {"take", check_take, "equal"},
     {"scatter", check_scatter, "equal bits, in the order of i"},
+    {"scatter_sums", check_scatter_sums, "equal bits, in the order of i"},
     {"product", check_product, "32 ulp of a sum's size, halves 2"},
     {"gather_product", check_gather_product, "as product"},
     {"fp8_encode", check_fp8_encode, "equal"},
@@ -885,7 +1099,8 @@ int main(int argc, char **argv) {
     char why[DEVICE_WHY] = "";
     const char *unknown = NULL;
     gm_device_facts facts;
-    if (argc > 1) cases = atoi(argv[1]);
+    if (argc > 1)
+        cases = atoi(argv[1]);
     host_recorder.kernels = device_recorder.kernels = kernels_select(&unknown);
     device_recorder.contracts = device_cuda.contracts;
     if (device_cuda.open(0, &device, why) != DEVICE_OK) {
@@ -897,8 +1112,10 @@ int main(int argc, char **argv) {
            facts.kernels, kernels_isa(host_recorder.kernels));
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         bool wanted = argc < 3;
-        for (int k = 2; k < argc; k++) wanted = wanted || strcmp(argv[k], checks[i].name) == 0;
-        if (!wanted) continue;
+        for (int k = 2; k < argc; k++)
+            wanted = wanted || strcmp(argv[k], checks[i].name) == 0;
+        if (!wanted)
+            continue;
         begin_contract();
         checks[i].check();
         end_contract(checks[i].name, checks[i].promise);

@@ -33,15 +33,14 @@ def build_fake_driver(*flags, kernels=True):
     jobs = load_setup(ROOT).JOBS
     compiler = Compiler(ROOT, [*cc, *FLAGS, *flags], jobs)
     objects = list(compiler.compile(["tests/cuda/fake_driver.c"]).values())
-    linker = cc
     if kernels:
         parts = [f"kernels/cuda/{part}.cu" for part in load_build().parts()]
-        compiler, linker = Compiler(ROOT, [*cxx, *FLAGS, *flags, *CPLUSPLUS], jobs), cxx
-        objects += compiler.compile([*parts, "tests/cuda/fibers.cpp"]).values()
+        device_code = Compiler(ROOT, [*cxx, *FLAGS, *flags, *CPLUSPLUS], jobs)
+        objects += device_code.compile([*parts, "tests/cuda/fibers.cpp"]).values()
     _, path = compiler.find("tests/cuda/fake_driver.c", sorted(objects), ".so")
     if not os.path.exists(path):
         with compiler.locked(), compiler.written(path) as new:
-            compiler.run([*linker, "-shared", *flags, *objects, "-Wl,-z,defs", "-ldl", "-o", new])
+            compiler.run([*(cxx if kernels else cc), "-shared", *flags, *objects, "-Wl,-z,defs", "-ldl", "-o", new])
     return path
 
 

@@ -1,0 +1,74 @@
+/* order.cuh - a chunk of elements put in order by a digit of eight bits, equals in the order in which they were: for
+ * sorts, and for scatters, which sum what comes to each place in order. Blocks have CUDA_SORT_THREADS threads. */
+#ifndef GOMLX_CUDA_ORDER_CUH
+#define GOMLX_CUDA_ORDER_CUH
+#include "elements.cuh"
+
+/* Element e of those that a thread takes of a chunk: warps take stretches, lanes are side by side. */
+DEVICE int64_t sort_place(int64_t chunk, int e) {
+    const int stretch = WARP * CUDA_SORT_EACH;
+    return chunk * CUDA_SORT_CHUNK + thread_index() / WARP * stretch + e * WARP + thread_index() % WARP;
+}
+/* The sum of what the threads before this one of a block have; *total: of all. sums: one for each warp. */
+template <class T> DEVICE T sum_before(T own, T *sums, T *total) {
+    const int lane = thread_index() % WARP, warp = thread_index() / WARP;
+    T through = own;
+    UNROLL for (int by = 1; by < WARP; by *= 2) {
+        const T other = lane_up(through, by);
+        if (lane >= by) through += other;
+    }
+    barrier();
+    if (lane == WARP - 1) sums[warp] = through;
+    barrier();
+    T before = through - own, all = 0;
+    for (int w = 0; w < thread_count() / WARP; w++) {
+        if (w < warp) before += sums[w];
+        all += sums[w];
+    }
+    *total = all;
+    return before;
+}
+/* Lanes of a warp whose digit is the same. */
+DEVICE uint32_t lanes_with_digit(uint32_t digit) {
+    uint32_t same = 0xffffffffu;
+    UNROLL for (int bit = 0; bit < 8; bit++) {
+        const uint32_t set = lanes_where(digit >> bit & 1);
+        same &= digit >> bit & 1 ? set : ~set;
+    }
+    return same;
+}
+#define SORT_WARPS (CUDA_SORT_THREADS / WARP)
+/* at[e]: where this thread's elements are when the chunk is in order. next: room for counts. `above` is of digit d, for
+ * thread d of the first CUDA_SORT_DIGITS; that thread gets the sum of `above` of lower digits in the upper half of the
+ * result, and where its digit begins in the chunk in the lower. Ends with a barrier. */
+DEVICE uint64_t order_chunk(const uint32_t (&digit)[CUDA_SORT_EACH], uint32_t (&at)[CUDA_SORT_EACH], uint32_t *next,
+                            uint64_t *sums, uint32_t above) {
+    constexpr int EACH = CUDA_SORT_EACH, DIGITS = CUDA_SORT_DIGITS;
+    const int warp = thread_index() / WARP, d = thread_index();
+    for (int i = thread_index(); i < SORT_WARPS * DIGITS; i += CUDA_SORT_THREADS) next[i] = 0;
+    barrier();
+    UNROLL for (int e = 0; e < EACH; e++) { /* the place among the warp's elements of this digit */
+        const uint32_t same = lanes_with_digit(digit[e]), earlier = same & ((1u << thread_index() % WARP) - 1);
+        at[e] = next[warp * DIGITS + digit[e]] + (uint32_t)count_bits(earlier);
+        warp_barrier();
+        if (earlier == 0) next[warp * DIGITS + digit[e]] += (uint32_t)count_bits(same);
+        warp_barrier();
+    }
+    barrier();
+    uint32_t count = 0;
+    if (d < DIGITS)
+        for (int w = 0; w < SORT_WARPS; w++) {
+            const uint32_t of_warp = next[w * DIGITS + d];
+            next[w * DIGITS + d] = count;
+            count += of_warp;
+        }
+    uint64_t total;
+    const uint64_t before = sum_before(d < DIGITS ? (uint64_t)above << 32 | count : 0, sums, &total);
+    if (d < DIGITS)
+        for (int w = 0; w < SORT_WARPS; w++) next[w * DIGITS + d] += (uint32_t)before;
+    barrier();
+    UNROLL for (int e = 0; e < EACH; e++)
+        at[e] += next[warp * DIGITS + digit[e]];
+    return before;
+}
+#endif
