@@ -125,7 +125,7 @@ driver_function *module_function(const cuda_driver *driver, cuda_module *m, cuda
                                  int *error) {
     *error = m->functions[kernel] ? DRIVER_SUCCESS : load_function(driver, m, kernel);
     if (*error) return NULL;
-    if (shared > 48 << 10 && (int)shared > m->shared[kernel]) { /* what every kernel may have without asking */
+    if ((int)shared > m->shared[kernel]) { /* without asking it may have 48 KiB less what is its own */
         *error = driver->function_set(m->functions[kernel], DRIVER_FUNCTION_SHARED, (int)shared);
         m->shared[kernel] = (int)shared;
     }

@@ -63,6 +63,12 @@ def as_exp_of_float32_gives(d):
     return ours > 0 and theirs > 0 and abs(ours - theirs) <= 2.0**-21 * max(1, abs(math.log(ours))) * theirs
 
 
+def near_to_rounding(d):
+    """As far apart as the last places of numbers near 10, of which differences were taken."""
+    ours, theirs = both(d)
+    return abs(ours - theirs) <= 2e-6
+
+
 def products_pass_denormals(d):
     """A running product of what is read, along some axis and in one of its directions, is smaller than float32's normal
     numbers."""
@@ -155,6 +161,8 @@ KNOWN = [
     Known("erf of values below 1e-3 has a relative error of 2e-3 on MLX", ops="erf|nn.gelu", kinds=VALUE),
     Known("a product over nothing with c of one item is refused by MLX", ops="addmm", kinds=MLX_RAISES,
           detail="Cannot infer the shape of an empty array"),
+    Known("logsumexp of infinite complex numbers is NaN on gomlx, infinite on MLX", kinds=VALUE, ops="logsumexp",
+          dtypes={"complex64"}, detail=r"nan\S* for \S*inf"),
     Known("infinities in attention and in linear equations: the parts that are NaN differ", kinds=VALUE,
           ops=r"fast\.scaled_dot_product_attention|linalg\..*", detail=NOT_FINITE),
     Known("MLX rounds each step to half precision and overflows there; gomlx computes in float32", kinds=VALUE,
@@ -210,6 +218,10 @@ KNOWN = [
     Known("what clip, max, where and rounding cut off has a gradient of 0; NaN comes through on MLX",
           ops="clip|maximum|minimum|where|relu6?|round|floor|ceil|trunc|sign|floor_divide", kinds=VALUE,
           modes="vjp|jvp", detail="^-?0.0 for nan"),
+    Known("where has a gradient of 0 for what it did not choose; NaN comes through on MLX, in the sum over what was "
+          "broadcast", ops="where", kinds=VALUE, modes="vjp", detail=r"^-?\d\S* for nan"),
+    Known("the order of 0.0 and -0.0 is not specified, and what is divided by them has the sign of either",
+          ops="sort|partition|topk", kinds=VALUE, modes="vjp|jvp", detail="^-?inf for -?inf"),
     Known("the tangent of irfft of an odd length, or of one item, fails on MLX", ops=r"fft\.irfft.*", kinds=MLX_RAISES,
           modes="jvp|vjp"),
     Known("take from an array without items is refused by MLX, though what is taken has none either", ops="take",
@@ -224,20 +236,22 @@ KNOWN = [
           "or none", ops="cummax|cummin", kinds=VALUE, modes="vjp|jvp", holds=reads_nan),
     Known("maxima and minima of NaN have no gradient; over no axes MLX has one", ops="max|min", kinds=VALUE,
           modes="vjp|jvp", detail="nan for"),
-    Known("MLX rounds each step of a gradient to half precision, gomlx computes attention, norms and activations in "
-          "float32",
-          ops=r"fast\..*|nn\..*|softmax|logsumexp|logcumsumexp|var|std|linalg\.norm|logaddexp|sigmoid|tanh",
+    Known("MLX rounds each step of a gradient to half precision, gomlx computes attention, norms, activations and "
+          "angles in float32",
+          ops=r"fast\..*|nn\..*|softmax|logsumexp|logcumsumexp|var|std|linalg\.norm|logaddexp|sigmoid|tanh|arctan2",
           kinds=VALUE, modes="vjp|jvp", dtypes=HALVES),
     Known("gradients of norms where weights are infinite: the parts that are NaN differ",
           ops=r"fast\.(rms|layer)_norm", kinds=VALUE, modes="vjp|jvp", detail=NOT_FINITE),
     Known("gradients of norms cancel down to the rounding of their terms", ops=r"fast\.(rms|layer)_norm", kinds=VALUE,
           modes="vjp|jvp", detail=r"(e-0[5-9]|^-?0\.000\d+) for"),
+    Known("where one key has nearly all of a row's attention, gradients of scores cancel down to the rounding of their "
+          "terms", ops=r"fast\.scaled_dot_product_attention", kinds=VALUE, modes="vjp|jvp", holds=near_to_rounding),
     Known("norms and attention of float64 are computed in float32 on MLX", ops=r"fast\..*", kinds=VALUE,
           dtypes={"float64"}),
     Known("what tril and triu leave out has a gradient of 0; NaN comes through on MLX", ops="tril|triu", kinds=VALUE,
           modes="vjp|jvp", detail="for nan"),
-    Known("gradients of updates of nothing fail on MLX", ops=r"at\..*|\[\]=", kinds=MLX_RAISES, modes="vjp|jvp",
-          detail=r"Shapes .*\b0\b.* cannot be broadcast"),
+    Known("gradients of slices and updates of nothing fail on MLX", ops=r"at\..*|\[\]=?", kinds=MLX_RAISES,
+          modes="vjp|jvp", detail=r"Shapes .*\b0\b.* cannot be broadcast|Cannot broadcast array of shape \(.*\b0\b"),
     Known("tangents and gradients of empty slices have another shape than the values on MLX", ops=r"\[\]=?",
           kinds=("shape",), modes="vjp|jvp"),
 ]
