@@ -2,6 +2,7 @@
 arrays are on."""
 import fnmatch
 import os
+import signal
 
 import pytest
 from engine import Engine
@@ -14,6 +15,10 @@ os.environ["GOMLX_DEVICE"] = "cpu" if DEVICE == "cpu" else "cuda"
 if DEVICE == "fake":
     from fake_device import build_fake_device
     os.environ["GOMLX_DEVICE_LIBRARY"] = build_fake_device()
+
+# nohup and shells in the background leave Ctrl-C ignored, here and in the programs that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
