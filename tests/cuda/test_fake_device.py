@@ -54,17 +54,18 @@ def run(library):
     return run
 
 
-# A meaningful part of the array tests. The whole suite runs so with GOMLX_TEST_DEVICE=fake.
+# Parts of the array tests, the longer ones among the slow tests. The whole suite runs so with GOMLX_TEST_DEVICE=fake.
 @pytest.mark.parametrize("tests", [
-    ["tests/core/test_ops_by_hand.py", "tests/core/test_array.py", "tests/core/test_indexing.py"],
-    ["tests/core/test_transforms.py", "tests/core/test_compile.py", "tests/core/test_gradients.py"],
-    ["tests/core/test_sort.py", "tests/core/test_products.py", "tests/core/test_random.py", "tests/core/test_export.py",
-     "tests/core/test_exchange.py"],
-    ["tests/nn"],
-], ids=["arrays", "transforms", "operations", "nn"])
+    pytest.param(["core/test_ops_by_hand.py", "core/test_array.py", "core/test_indexing.py"], id="arrays"),
+    pytest.param(["core/test_transforms.py", "core/test_compile.py", "nn/test_optimizers.py"], id="transforms"),
+    pytest.param(["core/test_sort.py", "core/test_products.py", "core/test_random.py", "core/test_export.py",
+                  "core/test_exchange.py", "core/test_gradients.py"], id="operations", marks=pytest.mark.slow),
+    pytest.param(["nn/test_layers.py", "nn/test_nn.py", "nn/test_train.py"], id="nn", marks=pytest.mark.slow),
+])
 def test_the_suite_on_the_device(tests):
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=short"]
-    done = subprocess.run([sys.executable, "-m", "pytest", *options, *tests], cwd=ROOT, text=True, timeout=900,
+    paths = [os.path.join("tests", path) for path in tests]
+    done = subprocess.run([sys.executable, "-m", "pytest", *options, *paths], cwd=ROOT, text=True, timeout=900,
                           env={**os.environ, "GOMLX_TEST_DEVICE": "fake"}, capture_output=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
