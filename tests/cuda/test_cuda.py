@@ -53,7 +53,7 @@ REFUSED = """if True:
 
 
 def refused(driver, kernels, **more):
-    done = subprocess.run([sys.executable, "-c", REFUSED], cwd=ROOT, env=environment(driver, kernels, **more),
+    done = subprocess.run([sys.executable, "-P", "-c", REFUSED], cwd=ROOT, env=environment(driver, kernels, **more),
                           capture_output=True, text=True, timeout=60)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and "ValueError: set_default_device: there is no gpu backend: " in last, done.stderr
@@ -102,9 +102,9 @@ def test_files_that_are_not_this_engine_s_kernels(tmp_path, kernels):
 def test_which_cards_a_file_of_kernels_is_for(tmp_path, architectures, fits):
     """The card is of capability 9.0."""
     path = write_kernels(tmp_path / "kernels", architectures)
-    done = subprocess.run([sys.executable, "-c", "import gomlx.core as mx; print(mx.device_count(mx.gpu))"], cwd=ROOT,
-                          env=environment(build_fake_driver(kernels=False), path), capture_output=True, text=True,
-                          timeout=60)
+    program = "import gomlx.core as mx; print(mx.device_count(mx.gpu))"
+    done = subprocess.run([sys.executable, "-P", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60,
+                          env=environment(build_fake_driver(kernels=False), path))
     assert done.stdout == f"{int(fits)}\n", done.stderr
 
 
@@ -115,7 +115,7 @@ def run(kernels):
 
     def run(program, **more):
         """What the program prints."""
-        done = subprocess.run([sys.executable, "-c", BEGIN + textwrap.dedent(program)], cwd=ROOT, text=True,
+        done = subprocess.run([sys.executable, "-P", "-c", BEGIN + textwrap.dedent(program)], cwd=ROOT, text=True,
                               env=environment(driver, kernels, **more), capture_output=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -212,7 +212,7 @@ def test_a_fork_and_the_end_of_the_process(run):
 ], ids=["arrays", "layers"])
 def test_the_suite_on_the_kernels(kernels, tests):
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=short"]
-    done = subprocess.run([sys.executable, "-m", "pytest", *options, *tests], cwd=ROOT, text=True, timeout=900,
+    done = subprocess.run([sys.executable, "-P", "-m", "pytest", *options, *tests], cwd=ROOT, text=True, timeout=900,
                           env=environment(build_fake_driver(), kernels, GOMLX_TEST_DEVICE="gpu"), capture_output=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 

@@ -46,7 +46,7 @@ def run(library):
     def run(program, **environment):
         """What the program prints."""
         environment = {"GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": "", **environment}
-        done = subprocess.run([sys.executable, "-c", BEGIN + textwrap.dedent(program)], cwd=ROOT, text=True,
+        done = subprocess.run([sys.executable, "-P", "-c", BEGIN + textwrap.dedent(program)], cwd=ROOT, text=True,
                               env={**os.environ, **environment}, capture_output=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -65,7 +65,7 @@ def run(library):
 def test_the_suite_on_the_device(tests):
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=short"]
     paths = [os.path.join("tests", path) for path in tests]
-    done = subprocess.run([sys.executable, "-m", "pytest", *options, *paths], cwd=ROOT, text=True, timeout=900,
+    done = subprocess.run([sys.executable, "-P", "-m", "pytest", *options, *paths], cwd=ROOT, text=True, timeout=900,
                           env={**os.environ, "GOMLX_TEST_DEVICE": "fake"}, capture_output=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
@@ -124,7 +124,7 @@ def test_no_device(run):
     ("import gomlx", {"GOMLX_DEVICE": "tpu"}, "GOMLX_DEVICE=tpu: expected cpu, cuda or cuda:N"),
 ])
 def test_what_is_asked_for_is_not_there(program, environment, said):
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "GOMLX_DEVICE": "", **environment},
+    done = subprocess.run([sys.executable, "-P", "-c", program], env={**os.environ, "GOMLX_DEVICE": "", **environment},
                           cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and said in done.stderr, done.stderr
 
@@ -141,7 +141,7 @@ def test_a_broken_device(run):
     ("none", "the fake device is switched off; switch it on")])
 def test_doctor(library, state, said):
     environment = {**os.environ, "GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": "", "GOMLX_FAKE_DEVICE": state}
-    command = [sys.executable, "-m", "gomlx", "doctor"]
+    command = [sys.executable, "-P", "-m", "gomlx", "doctor"]
     text = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert said in text.stdout
     found = json.loads(subprocess.run([*command, "--json"], cwd=ROOT, env=environment, capture_output=True, text=True,
@@ -157,7 +157,7 @@ def test_nothing_looks_for_devices_at_import(library):
         assert mx.array([1, 2]).tolist() == [1, 2] and not is_loaded()
         assert mx.arange(2).tolist() == [0, 1] and is_loaded()
     """
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60,
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, cwd=ROOT, timeout=60,
                    env={**os.environ, "GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": ""})
 
 
