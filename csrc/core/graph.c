@@ -430,13 +430,15 @@ static void put_back(gm_array *node, gm_queue *q) {
 static gm_status exchange(gm_array *node, gm_queue *q, bool *any) {
     const int number = queue_device(q);
     gm_status status = GM_OK;
+    bool needed = false;
     *any = false;
     for (int i = 0; i < node->n_in && device_is_possible(); i++)
-        *any |= mirror_is_needed(number, node->in[i]);
-    if (!*any)
+        needed |= mirror_is_needed(number, node->in[i]);
+    if (!needed)
         return GM_OK;
     GM_TRY(grow_array(&engine.kept, 0, &engine.kept_capacity, node->n_in, sizeof *engine.kept));
     memset(engine.kept, 0, node->n_in * sizeof *engine.kept);
+    *any = true;
     for (int i = 0; i < node->n_in && status == GM_OK; i++) {
         gm_array *own = node->in[i], *moved;
         if (!mirror_is_needed(number, own))

@@ -12,8 +12,6 @@
 #include <unistd.h>
 #include "cuda/device_state.h"
 
-static _Thread_local gm_device_state *issuing; /* whose launcher runs in this thread */
-static _Thread_local gm_device_result outcome; /* of what it started */
 /* What was found when somebody looked first. */
 #define MOST_DEVICES 64
 static struct {
@@ -54,29 +52,6 @@ static int cuda_count(char why[DEVICE_WHY]) {
     return 0;
 }
 
-/* What an error of the driver means; the reason is kept. */
-static gm_device_result fails(gm_device_state *d, int error, const char *what) {
-    char words[256];
-    if (error == DRIVER_SUCCESS) return DEVICE_OK;
-    driver_says(d->driver, error, words, sizeof words);
-    snprintf(d->why, sizeof d->why, "%s: %s", what, words);
-    if (error == DRIVER_OUT_OF_MEMORY) return DEVICE_MEMORY;
-    const bool sticky = error >= DRIVER_STICKY_FIRST && error <= DRIVER_STICKY_LAST;
-    if (!sticky && error != DRIVER_ECC && error != DRIVER_DEINITIALIZED) return DEVICE_FAILED;
-    atomic_store(&d->lost, true);
-    return DEVICE_LOST;
-}
-static bool is_lost(gm_device_state *d) {
-    if (d->owner == getpid()) return atomic_load(&d->lost);
-    snprintf(d->why, sizeof d->why, DRIVER_FORKED);
-    return true;
-}
-/* The context becomes this thread's. */
-static gm_device_result enter(gm_device_state *d, const char *what) {
-    if (is_lost(d)) return DEVICE_LOST;
-    return fails(d, d->driver->context_set(d->context), what);
-}
-
 static void close_context(gm_device_state *d) {
     for (int i = 0; i < MARKS && d->events[i]; i++) d->driver->event_destroy(d->events[i]);
     if (d->stream) d->driver->stream_destroy(d->stream);
@@ -88,6 +63,7 @@ static bool open_context(gm_device_state *d, char why[DEVICE_WHY]) {
     int error = d->driver->device_get(&d->device, found.devices[d->index]);
     if (!error) error = d->driver->device_attribute(&d->major, DRIVER_MAJOR, d->device);
     if (!error) error = d->driver->device_attribute(&d->minor, DRIVER_MINOR, d->device);
+    d->group_mma = d->major == 9 && d->minor == 0 && strstr(d->module.architectures, "sm_90a");
     if (!error) error = d->driver->context_retain(&d->context, d->device);
     if (!error) error = d->driver->context_set(d->context);
     if (!error) error = d->driver->stream_create(&d->stream, DRIVER_STREAM_NON_BLOCKING);
@@ -138,15 +114,15 @@ static void cuda_facts(const gm_device_state *d, gm_device_facts *out) {
 
 static gm_device_result cuda_alloc(gm_device_state *d, size_t bytes, void **out) {
     driver_pointer at = 0;
-    gm_device_result result = enter(d, "memory");
-    if (result == DEVICE_OK) result = fails(d, d->driver->alloc(&at, bytes ? bytes : 1), "memory");
+    gm_device_result result = cuda_enter(d, "memory");
+    if (result == DEVICE_OK) result = cuda_fails(d, d->driver->alloc(&at, bytes ? bytes : 1), "memory");
     *out = (void *)(uintptr_t)at;
     return result;
 }
 
 static void cuda_free(gm_device_state *d, void *memory) {
-    if (memory && enter(d, "freeing memory") == DEVICE_OK)
-        fails(d, d->driver->free((driver_pointer)(uintptr_t)memory), "freeing memory");
+    if (memory && cuda_enter(d, "freeing memory") == DEVICE_OK)
+        cuda_fails(d, d->driver->free((driver_pointer)(uintptr_t)memory), "freeing memory");
 }
 
 static void *cuda_pinned(size_t bytes) {
@@ -169,53 +145,16 @@ static void cuda_unpin(void *memory) {
 }
 
 static gm_device_result cuda_copy_bytes(gm_device_state *d, void *to, const void *from, size_t bytes) {
-    const gm_device_result result = enter(d, "a copy");
+    const gm_device_result result = cuda_enter(d, "a copy");
     if (result != DEVICE_OK || bytes == 0) return result;
-    return fails(d, d->driver->copy((driver_pointer)(uintptr_t)to, (driver_pointer)(uintptr_t)from, bytes, d->stream),
-                 "a copy");
-}
-
-static gm_device_result cuda_launch(gm_device_state *d, gm_kernel fn, const void *args, int64_t n) {
-    outcome = enter(d, "a launch");
-    if (outcome != DEVICE_OK) return outcome;
-    issuing = d;
-    fn(args, 0, n);
-    issuing = NULL;
-    return outcome;
-}
-
-void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, size_t shared, const void *params) {
-    gm_device_state *d = issuing;
-    int error;
-    if (outcome != DEVICE_OK || blocks[0] == 0 || blocks[1] == 0 || blocks[2] == 0) return;
-    if (blocks[0] > INT32_MAX || blocks[1] > UINT16_MAX || blocks[2] > UINT16_MAX) {
-        cuda_refuse("an array of this size");
-        return;
-    }
-    driver_function *function = module_function(d->driver, &d->module, kernel, shared, &error);
-    if (function) {
-        void *list[1] = {(void *)(uintptr_t)params};
-        error = d->driver->launch(function, (unsigned)blocks[0], (unsigned)blocks[1], (unsigned)blocks[2],
-                                  (unsigned)threads, 1, 1, (unsigned)shared, d->stream, list, NULL);
-    }
-    outcome = fails(d, error, module_kernel_name(kernel));
-}
-
-void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, const void *params) {
-    cuda_start_grid(kernel, (int64_t[]){blocks, 1, 1}, threads, shared, params);
-}
-
-bool cuda_is_hopper(void) { return issuing->major == 9; }
-
-void cuda_refuse(const char *what) {
-    snprintf(issuing->why, sizeof issuing->why, "%s has no kernel on the GPU; pass stream=mx.cpu", what);
-    outcome = DEVICE_FAILED;
+    return cuda_fails(
+        d, d->driver->copy((driver_pointer)(uintptr_t)to, (driver_pointer)(uintptr_t)from, bytes, d->stream), "a copy");
 }
 
 static uint64_t cuda_mark(gm_device_state *d) {
-    if (enter(d, "a mark") != DEVICE_OK) return 0;
+    if (cuda_enter(d, "a mark") != DEVICE_OK) return 0;
     const uint64_t mark = atomic_load(&d->marks) + 1;
-    if (fails(d, d->driver->event_record(d->events[mark % MARKS], d->stream), "a mark") != DEVICE_OK) return 0;
+    if (cuda_fails(d, d->driver->event_record(d->events[mark % MARKS], d->stream), "a mark") != DEVICE_OK) return 0;
     atomic_store(&d->marks, mark);
     return mark;
 }
@@ -229,11 +168,11 @@ static int64_t now_ns(void) {
 /* Looks for 50 us without a pause, then every 20 us, and from 1 ms on every 100: what is long need not be met at once.
  */
 static gm_device_result cuda_wait(gm_device_state *d, uint64_t mark, int64_t deadline_ns) {
-    gm_device_result result = enter(d, "waiting");
+    gm_device_result result = cuda_enter(d, "waiting");
     const int64_t start = now_ns();
     while (result == DEVICE_OK) {
         const int error = d->driver->event_query(d->events[mark % MARKS]);
-        if (error != DRIVER_NOT_READY) return fails(d, error, "what was running");
+        if (error != DRIVER_NOT_READY) return cuda_fails(d, error, "what was running");
         const int64_t now = now_ns(), waited = now - start;
         if (now >= deadline_ns) return DEVICE_AGAIN;
         if (waited > 50000) nanosleep(&(struct timespec){0, waited > 1000000 ? 100000 : 20000}, NULL);
@@ -255,7 +194,7 @@ const gm_device_calls device_cuda = {
     .pinned = cuda_pinned,
     .unpin = cuda_unpin,
     .copy = cuda_copy_bytes,
-    .launch = cuda_launch,
+    .launch = cuda_issue,
     .mark = cuda_mark,
     .wait = cuda_wait,
     .why = cuda_why,

@@ -1,4 +1,4 @@
-/* device_state.h - what an open GPU is; device.c alone changes it. */
+/* device_state.h - what an open GPU is; device.c and start.c alone change it. */
 #ifndef GOMLX_CUDA_DEVICE_STATE_H
 #define GOMLX_CUDA_DEVICE_STATE_H
 #include <stdatomic.h>
@@ -9,6 +9,7 @@
 struct gm_device_state {
     const cuda_driver *driver;
     int index, device, major, minor;
+    bool group_mma; /* the kernels are of sm_90a's machine code, which has products of whole groups of warps */
     pid_t owner;
     driver_context *context;
     driver_stream *stream;
@@ -18,4 +19,11 @@ struct gm_device_state {
     cuda_module module;
     char why[DEVICE_WHY];
 };
+/* What an error of the driver means; the reason is kept. */
+gm_device_result cuda_fails(gm_device_state *d, int error, const char *what);
+bool cuda_is_lost(gm_device_state *d);
+/* The context becomes this thread's. */
+gm_device_result cuda_enter(gm_device_state *d, const char *what);
+/* Runs a launcher, which starts kernels. */
+gm_device_result cuda_issue(gm_device_state *d, gm_kernel fn, const void *args, int64_t n);
 #endif

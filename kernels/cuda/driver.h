@@ -12,8 +12,6 @@ enum {
     DRIVER_DEINITIALIZED = 4,
     DRIVER_NO_DEVICE = 100,
     DRIVER_NOT_READY = 600,
-    DRIVER_STICKY_FIRST = 700, /* errors of 700 up to 719 end the context */
-    DRIVER_STICKY_LAST = 719,
     DRIVER_ECC = 214,
     DRIVER_MAJOR = 75, /* attributes of a device */
     DRIVER_MINOR = 76,

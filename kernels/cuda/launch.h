@@ -22,8 +22,8 @@ typedef enum {
  * where there are no blocks, or after something failed; what fails is noted there. */
 void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, const void *params);
 void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, size_t shared, const void *params);
-/* Whether the device that issues is of sm_90, for whose sm_90a the kernels were made. */
-bool cuda_is_hopper(void);
+/* Whether the device that issues is of sm_90 and its kernels are of sm_90a. */
+bool cuda_has_group_mma(void);
 /* An operation that no launcher has; the device says so at the next call. */
 void cuda_refuse(const char *what);
 

@@ -27,7 +27,7 @@ static void start_halves(const cuda_product_args *p, int x, int w) {
     const bool half = p->type == GM_T_F16;
     const int64_t down = blocks_of(p->rows, TILE) * p->batch.count, tiles = down * blocks_of(p->columns, TILE);
     const int64_t wide_tiles = down * blocks_of(p->columns, 2 * TILE);
-    if (!cuda_is_hopper()) {
+    if (!cuda_has_group_mma()) {
         cuda_start(half ? CUDA_product_f16 : CUDA_product_bf16, tiles, CUDA_THREADS, HALVES_SHARED, p);
     } else if (wide_tiles >= MANY_TILES) {
         const cuda_kernel first = half ? CUDA_product_f16_256_kk : CUDA_product_bf16_256_kk;
@@ -41,7 +41,7 @@ static void start_product(const cuda_product_args *p) {
     const bool halves = p->type == GM_T_F16 || p->type == GM_T_BF16;
     const int64_t tiles = blocks_of(p->rows, TILE) * blocks_of(p->columns, TILE) * p->batch.count;
     int x, w;
-    if (halves && lies(p, 8, &x, &w) && (!x || cuda_is_hopper())) {
+    if (halves && lies(p, 8, &x, &w) && (!x || cuda_has_group_mma())) {
         start_halves(p, x, w);
     } else if (p->type == GM_T_F32) {
         const bool wide = lies(p, 4, &x, &w) && (x ? p->rows : p->k) % 4 == 0 && (w ? p->columns : p->k) % 4 == 0;

@@ -75,9 +75,10 @@ bool module_open(cuda_module *m, char *why, size_t bytes) {
     if (named && *named) {
         snprintf(m->path, sizeof m->path, "%s", named);
     } else if (!find_package(m->path, sizeof m->path)) {
-        snprintf(why, bytes,
-                 "there are no kernels for NVIDIA GPUs: pip install gomlx-cuda13, or name a file by "
-                 "GOMLX_CUDA_KERNELS");
+        snprintf(
+            why, bytes,
+            "there are no kernels for NVIDIA GPUs: pip install ./kernels/cuda in gomlx's sources, or name a file by "
+            "GOMLX_CUDA_KERNELS");
         return false;
     }
     m->file = read_file(m->path, &m->bytes);
@@ -107,9 +108,9 @@ bool module_fits(const cuda_module *m, int major, int minor, char *why, size_t b
     for (char *word = strtok_r(words, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
         if (word_fits(word, major, minor)) return true;
     snprintf(why, bytes,
-             "the kernels in %.200s are for %s, this GPU is sm_%d%d: install gomlx-cuda13 from source with "
-             "GOMLX_CUDA_ARCHS=%d%d",
-             m->path, m->architectures, major, minor, major, minor);
+             "the kernels in %.200s are for %s, this GPU is sm_%d%d: in gomlx's sources, GOMLX_CUDA_ARCHS=%d%d%s pip "
+             "install ./kernels/cuda",
+             m->path, m->architectures, major, minor, major, minor, major == 9 ? "a" : "");
     return false;
 }
 

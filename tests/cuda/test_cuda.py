@@ -79,7 +79,7 @@ def test_the_kernels_are_not_installed(kernels):
     if os.path.exists(os.path.join(os.path.dirname(gomlx.__file__), "..", "gomlx_cuda13")):
         pytest.skip("they are")
     said = refused(build_fake_driver(kernels=False), "")
-    assert "there are no kernels for NVIDIA GPUs: pip install gomlx-cuda13" in said
+    assert "there are no kernels for NVIDIA GPUs: pip install ./kernels/cuda" in said
 
 
 def test_files_that_are_not_this_engine_s_kernels(tmp_path, kernels):
@@ -93,7 +93,7 @@ def test_files_that_are_not_this_engine_s_kernels(tmp_path, kernels):
     path.write_bytes(good[:144] + (1 << 40).to_bytes(8, "little") + good[152:])
     assert "is cut off" in refused(driver, str(path))
     said = refused(driver, write_kernels(path, ["sm_80", "sm_120a"]))
-    assert "are for sm_80 sm_120a, this GPU is sm_90" in said and "GOMLX_CUDA_ARCHS=90" in said
+    assert "are for sm_80 sm_120a, this GPU is sm_90" in said and "GOMLX_CUDA_ARCHS=90a pip install ./kernels/cuda" in said
 
 
 @pytest.mark.parametrize("architectures, fits", [
@@ -129,7 +129,7 @@ def test_a_gpu(run):
         assert mx.default_device() == mx.Device(mx.gpu, 0) and mx.cuda.is_available()
         info = mx.device_info()
         assert info["device_name"] == "a card that is not there" and info["architecture"] == "sm_90"
-        assert info["driver"] == "CUDA 13.0" and info["kernels"].endswith("(sm_90)")
+        assert info["driver"] == "CUDA 13.0" and info["kernels"].endswith("(sm_90a)")
         x = mx.array(np.arange(12, dtype=np.float32).reshape(3, 4))
         assert (x @ x.T).sum().item() == float((np.arange(12).reshape(3, 4) @ np.arange(12).reshape(3, 4).T).sum())
         assert mx.sort(-x, axis=1).tolist()[0] == [-3, -2, -1, 0] and mx.device_info()["fallbacks"] == {}

@@ -44,7 +44,7 @@ def build_fake_driver(*flags, kernels=True):
     return path
 
 
-def write_kernels(path, architectures=("sm_90",)):
+def write_kernels(path, architectures=("sm_90a",)):
     """A file of kernels with nothing in it: those of the fake driver are its own."""
     build = load_build()
     build.write(str(path), list(architectures), [b""] * len(build.parts()))

@@ -6,13 +6,10 @@ gm_array *host_node(module_state *state, gm_array *node, gm_array **made) {
     *made = NULL;
     if (gm_array_data(node))
         return node;
+    gm_retain(node); /* its handle may be given another node meanwhile */
     Py_BEGIN_ALLOW_THREADS *made = gm_array_host(NULL, node);
-    Py_END_ALLOW_THREADS if (!*made) return raise_gm(state), NULL;
-    if (*made != node)
-        return *made;
-    gm_release(node);
-    *made = NULL;
-    return node;
+    Py_END_ALLOW_THREADS gm_release(node);
+    return *made ? *made : (raise_gm(state), NULL);
 }
 
 /* In memory of the host. */
@@ -37,7 +34,7 @@ gm_array *readable_node(module_state *state, gm_array *node) {
         return NULL;
     }
     gm_array *made, *host = host_node(state, node, &made);
-    if (host != node)
+    if (made || !host)
         gm_release(node);
     return host;
 }

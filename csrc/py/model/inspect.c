@@ -27,7 +27,7 @@ static bool read_edit(module_state *state, PyObject *item, gm_edit *out) {
     }
     *out = (gm_edit){.activation = activation, .replaces = replaces, .value = gm_retain(node), .from = from, .to = to};
     gm_array *made = NULL, *host = evaluate_one(state, out->value) ? host_node(state, out->value, &made) : NULL;
-    if (host == out->value)
+    if (host && !made)
         return true;
     gm_release(out->value);
     out->value = host; /* models are on the processor */

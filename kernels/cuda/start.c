@@ -1,0 +1,77 @@
+/* start.c - what launchers call: kernels are started on the device whose launcher runs in this thread; and what errors
+ * of the driver mean for that device. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "cuda/device_state.h"
+#include "cuda/launch.h"
+
+static _Thread_local gm_device_state *issuing; /* whose launcher runs in this thread */
+static _Thread_local gm_device_result outcome; /* of what it started */
+
+/* Others, such as more registers than the card has, are of one launch. */
+static bool ends_context(int error) {
+    static const int these[] = {DRIVER_DEINITIALIZED, DRIVER_ECC, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719};
+    for (size_t i = 0; i < sizeof these / sizeof *these; i++)
+        if (error == these[i]) return true;
+    return false;
+}
+
+/* What an error of the driver means; the reason is kept. */
+gm_device_result cuda_fails(gm_device_state *d, int error, const char *what) {
+    char words[256];
+    if (error == DRIVER_SUCCESS) return DEVICE_OK;
+    driver_says(d->driver, error, words, sizeof words);
+    snprintf(d->why, sizeof d->why, "%s: %s", what, words);
+    if (error == DRIVER_OUT_OF_MEMORY) return DEVICE_MEMORY;
+    if (!ends_context(error)) return DEVICE_FAILED;
+    atomic_store(&d->lost, true);
+    return DEVICE_LOST;
+}
+bool cuda_is_lost(gm_device_state *d) {
+    if (d->owner == getpid()) return atomic_load(&d->lost);
+    snprintf(d->why, sizeof d->why, DRIVER_FORKED);
+    return true;
+}
+/* The context becomes this thread's. */
+gm_device_result cuda_enter(gm_device_state *d, const char *what) {
+    if (cuda_is_lost(d)) return DEVICE_LOST;
+    return cuda_fails(d, d->driver->context_set(d->context), what);
+}
+
+gm_device_result cuda_issue(gm_device_state *d, gm_kernel fn, const void *args, int64_t n) {
+    outcome = cuda_enter(d, "a launch");
+    if (outcome != DEVICE_OK) return outcome;
+    issuing = d;
+    fn(args, 0, n);
+    issuing = NULL;
+    return outcome;
+}
+
+void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, size_t shared, const void *params) {
+    gm_device_state *d = issuing;
+    int error;
+    if (outcome != DEVICE_OK || blocks[0] == 0 || blocks[1] == 0 || blocks[2] == 0) return;
+    if (blocks[0] > INT32_MAX || blocks[1] > UINT16_MAX || blocks[2] > UINT16_MAX) {
+        cuda_refuse("an array of this size");
+        return;
+    }
+    driver_function *function = module_function(d->driver, &d->module, kernel, shared, &error);
+    if (function) {
+        void *list[1] = {(void *)(uintptr_t)params};
+        error = d->driver->launch(function, (unsigned)blocks[0], (unsigned)blocks[1], (unsigned)blocks[2],
+                                  (unsigned)threads, 1, 1, (unsigned)shared, d->stream, list, NULL);
+    }
+    outcome = cuda_fails(d, error, module_kernel_name(kernel));
+}
+
+void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, const void *params) {
+    cuda_start_grid(kernel, (int64_t[]){blocks, 1, 1}, threads, shared, params);
+}
+
+bool cuda_has_group_mma(void) { return issuing->group_mma; }
+
+void cuda_refuse(const char *what) {
+    snprintf(issuing->why, sizeof issuing->why, "%s has no kernel on the GPU; pass stream=mx.cpu", what);
+    outcome = DEVICE_FAILED;
+}
