@@ -272,10 +272,13 @@ def test_two_threads_on_one_model(fable):
 
 def test_threads_take_turns(fable):
     """A thread that never pauses does not keep another from its tokens."""
-    ids, order = fable.tokenizer.encode_prompt(PROMPT), []
+    ids, order, begun = fable.tokenizer.encode_prompt(PROMPT), [], threading.Barrier(2)
 
     def read(name):
-        for _ in _gomlx.stream(fable._engine.new_session(), None, ids, max_tokens=300):
+        stream = iter(_gomlx.stream(fable._engine.new_session(), None, ids, max_tokens=300))
+        next(stream)
+        begun.wait(60)
+        for _ in stream:
             order.append(name)
 
     in_threads(lambda: read("a"), lambda: read("b"))
