@@ -8,31 +8,11 @@ import textwrap
 
 import pytest
 from fake_driver import build_fake_driver, write_kernels
+from gpu_programs import FORK, run_program
 from places import ROOT
 
+
 # For what refuses a GPU no kernel has to be compiled.
-BEGIN = """
-import ctypes, faulthandler, os
-faulthandler.enable()
-import numpy as np
-import gomlx
-import gomlx.core as mx
-fake = ctypes.CDLL(os.environ["GOMLX_CUDA_DRIVER"])
-fake.fake_count.restype = ctypes.c_long
-fake.fake_fail.argtypes = [ctypes.c_char_p, ctypes.c_long]
-
-
-def fails(function, *classes):
-    try:
-        function()
-    except classes as error:
-        return str(error)
-    raise AssertionError(f"none of {classes}")
-
-
-"""
-
-
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory):
     return write_kernels(tmp_path_factory.mktemp("cuda") / "kernels")
@@ -116,10 +96,7 @@ def run(kernels):
 
     def run(program, **more):
         """What the program prints."""
-        done = subprocess.run([sys.executable, "-P", "-c", BEGIN + textwrap.dedent(program)], cwd=ROOT, text=True,
-                              env=environment(driver, kernels, **more), capture_output=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return run_program(program, "GOMLX_CUDA_DRIVER", environment(driver, kernels, **more), timeout=300)
 
     return run
 
@@ -187,22 +164,8 @@ def test_a_card_that_falls_off_the_bus(run, what, nth):
 
 @pytest.mark.slow
 def test_a_fork_and_the_end_of_the_process(run):
-    """The child has no GPU, and says so; what was begun and not waited for stops nobody."""
-    run("""
-        x = mx.ones((1000,)) + 1
-        mx.eval(x)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                said = fails(lambda: (x + 1).sum().item(), RuntimeError)
-                y = mx.add(mx.array([1, 2]), 1, stream=mx.cpu).tolist()
-                os._exit(0 if "forked" in said and y == [2, 3] else 1)
-            except BaseException:
-                os._exit(2)
-        assert os.waitpid(pid, 0)[1] == 0
-        assert (x + 1).sum().item() == 3000
-        mx.async_eval(*(mx.exp(x + i) for i in range(50)))
-    """)
+    """What was begun and not waited for stops nobody."""
+    run(textwrap.dedent(FORK) + "mx.async_eval(*(mx.exp(x + i) for i in range(50)))")
 
 
 # A meaningful part of the array tests; the whole suite runs so by GOMLX_TEST_DEVICE=gpu and the variables above.

@@ -5,35 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 
 import pytest
 from fake_device import build_fake_device
+from gpu_programs import FORK, run_program
 from places import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler: gcc")
-
-BEGIN = """
-import ctypes, faulthandler, os
-faulthandler.enable()
-import numpy as np
-import gomlx
-import gomlx.core as mx
-fake = ctypes.CDLL(os.environ["GOMLX_DEVICE_LIBRARY"])
-fake.fake_count.restype = ctypes.c_long
-fake.fake_fail.argtypes = [ctypes.c_char_p, ctypes.c_long]
-fake.fake_used.restype = ctypes.c_size_t
-
-
-def fails(function, *classes):
-    try:
-        function()
-    except classes as error:
-        return str(error)
-    raise AssertionError(f"none of {classes}")
-
-
-"""
 
 
 @pytest.fixture(scope="session")
@@ -46,10 +24,7 @@ def run(library):
     def run(program, **environment):
         """What the program prints."""
         environment = {"GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": "", **environment}
-        done = subprocess.run([sys.executable, "-P", "-c", BEGIN + textwrap.dedent(program)], cwd=ROOT, text=True,
-                              env={**os.environ, **environment}, capture_output=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return run_program(program, "GOMLX_DEVICE_LIBRARY", {**os.environ, **environment}, timeout=120)
 
     return run
 
@@ -301,21 +276,7 @@ def test_a_device_that_is_lost(run):
 
 
 def test_fork(run):
-    """The child has no device, and says so; the parent keeps it."""
-    run("""
-        x = mx.ones((1000,)) + 1
-        mx.eval(x)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                said = fails(lambda: (x + 1).sum().item(), RuntimeError)
-                y = mx.add(mx.array([1, 2]), 1, stream=mx.cpu).tolist()
-                os._exit(0 if "forked" in said and y == [2, 3] else 1)
-            except BaseException:
-                os._exit(2)
-        assert os.waitpid(pid, 0)[1] == 0
-        assert (x + 1).sum().item() == 3000
-    """)
+    run(FORK)
 
 
 def test_a_signal_ends_a_long_evaluation(run):
