@@ -283,7 +283,9 @@ def test_a_signal_ends_a_long_evaluation(run):
     """What is begun runs to its end, which is little; the rest never runs, and has no value."""
     run("""
         import signal, threading, time
-        x = y = mx.array(np.eye(256, dtype=np.float32))
+        # Large enough that half a second, which an evaluation still has after a signal, is far from a batch's end:
+        # what is interrupted between two batches can be evaluated later.
+        x = y = mx.array(np.eye(512, dtype=np.float32))
         for _ in range(10000):
             y = mx.tanh(y @ x)
         launches = fake.fake_count(b"launch")
@@ -298,7 +300,7 @@ def test_a_signal_ends_a_long_evaluation(run):
         assert time.monotonic() - sent[0] < 5               # a bound for a loaded machine
         assert fake.fake_count(b"launch") - launches < 10000, fake.fake_count(b"launch")
         assert "interrupted" in fails(y.tolist, RuntimeError)
-        assert (x + 1).sum().item() == 256 * 256 + 256
+        assert (x + 1).sum().item() == 512 * 512 + 512
     """)
 
 
