@@ -9,6 +9,13 @@
 /* work: what one index costs, in elements. */
 static inline int64_t grain_for(int64_t work) { return work >= GRAIN ? 1 : GRAIN / (work > 0 ? work : 1); }
 static inline int64_t row_grain(int64_t dim) { return 1 + 8192 / (dim + 1); }
+/* Outputs of reductions, of which one costs `outputs` of a piece: columns are read in wide strips of rows. */
+static inline int64_t strip_grain(int64_t outputs, int n_kept, const int64_t *kept_shape, const int64_t *kept_strides) {
+    const bool columns = n_kept > 0 && kept_strides[n_kept - 1] == 1;
+    int64_t strip = columns ? kept_shape[n_kept - 1] / 2 : 0;
+    strip = strip > 1024 ? 1024 : strip;
+    return outputs > strip ? outputs : strip;
+}
 /* About log2(n) visits of each element. */
 static inline int64_t sort_grain(int64_t length) { return length < GRAIN / 16 ? GRAIN / 16 / length : 1; }
 /* Small matrices go many at a time. */

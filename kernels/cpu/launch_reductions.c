@@ -19,13 +19,9 @@ static int block_type(gm_reduce_op op, int in) {
 
 /* work: reduced elements of an output. */
 static bool launch_whole(gm_recorder *r, const gm_reduce_args *a, int64_t outputs, int64_t work) {
-    /* Columns are read in wide strips of rows. */
-    const bool columns = a->n_kept && a->kept_strides[a->n_kept - 1] == 1;
     const int64_t light = a->op == GM_R_LOGSUMEXP ? GRAIN : GRAIN_LIGHT;
     const int64_t grain = work >= light ? 1 : light / (work > 0 ? work : 1);
-    int64_t strip = columns ? a->kept_shape[a->n_kept - 1] / 2 : 0;
-    strip = strip > 1024 ? 1024 : strip;
-    return LAUNCH(r, reduce, a, outputs, grain > strip ? grain : strip, 0);
+    return LAUNCH(r, reduce, a, outputs, strip_grain(grain, a->n_kept, a->kept_shape, a->kept_strides), 0);
 }
 
 /* A long reduced axis with few outputs: blocks of it side by side, then their results in order. The blocks follow from

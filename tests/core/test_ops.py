@@ -301,6 +301,31 @@ def test_reduce_of_views(name, view):
         np.testing.assert_array_equal(np.array(getattr(mx, name)(a, axis=axis)), getattr(np, name)(x, axis=axis))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint32", "int64", "uint64", "bool"])
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "all", "any", "argmax", "argmin"])
+def test_reduced_columns(name, dtype):
+    """Along an axis that is not the last one, of whole rows of 1 to more than 1,024 columns: ties, NaN, the greatest
+    and the least values."""
+    rng = np.random.default_rng(10)
+    for rows, columns in ((1, 5), (2, 1), (7, 2), (40, 33), (3, 1500)):
+        x = rng.integers(-3, 4, (2, rows, columns))
+        if dtype == "bool":
+            x = x > 0
+        elif dtype.startswith("float"):
+            x = np.sign(x).astype(dtype) if name == "prod" else x.astype(dtype)      # NumPy's float16 overflows
+            if name not in ("sum", "prod"):
+                x[rng.random(x.shape) < 0.02] = np.nan
+        else:
+            x = x.astype(dtype)
+            x[rng.random(x.shape) < 0.1] = np.iinfo(dtype).max
+            x[rng.random(x.shape) < 0.1] = np.iinfo(dtype).min
+        got = np.array(getattr(mx, name)(mx.array(x), axis=1))
+        exact = x.astype(got.dtype) if name in ("sum", "prod") else x
+        with np.errstate(all="ignore"):
+            want = getattr(np, name)(exact, axis=1)
+        np.testing.assert_array_equal(got, want.astype(got.dtype))
+
+
 def test_sum_of_many_does_not_drift():
     n = 1 << 22
     total = mx.sum(mx.broadcast_to(mx.array(0.1), (n,))).item()
