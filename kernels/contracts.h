@@ -6,7 +6,8 @@
 
 /* out[row][column] = the sum over k of x[row][k] * w[k][column], for every matrix of a batch; with add alpha * that +
  * beta * add. An element has the same bits whatever the batch, the other rows and the layouts are; one column alone may
- * be summed in another order than one among others. Strides in elements; one of 0 repeats. n: matrices. */
+ * be summed in another order than one among others, and on a GPU long sums of few elements. Strides in elements; one of
+ * 0 repeats. n: matrices. */
 typedef struct {
     void *out;
     const void *x, *w, *add; /* add NULL: none */

@@ -1,8 +1,8 @@
 /* device.h - what a device beside the processor offers: memory, copies, launches, and waiting for them.
  *  (1) A device has one line of work. Copies and launches are begun in the order in which they are asked for, and each
  *      sees the results of those before it: nothing but a mark has to be waited for, and only by the host.
- *  (2) Calls for one device come one at a time (csrc/core/device.c has a lock for each), but for facts and wait, which
- *      may come from any thread at any time. No call throws, prints or exits.
+ *  (2) Calls for one device come one at a time (csrc/core/device.c has a lock for each), but for facts, wait and
+ *      settle: these may come from any thread at any time. No call throws, prints or exits.
  *  (3) Addresses that alloc gives are the device's: the host passes them on and never touches them.
  *  (4) A launch is what a contract of the device's own table recorded (recorder.h), with its arguments. They are in
  *      pinned memory of the host and stay there until what was launched is done, as does what the contract asked the
@@ -29,6 +29,7 @@ typedef struct {
     char driver[64];       /* its version */
     char kernels[256];     /* where its kernels come from, and for which architectures they are */
     char libraries[256];   /* what others' libraries it found and uses; empty: none */
+    int ordinal;           /* its number among the driver's, by which other libraries of the process know it */
 } gm_device_facts;
 
 #define DEVICE_WHY 512 /* bytes of a reason */
@@ -55,7 +56,10 @@ typedef struct {
     uint64_t (*mark)(gm_device_state *d);
     /* DEVICE_AGAIN at the deadline, a time of CLOCK_MONOTONIC (0: only look). What failed on the way is said here. */
     gm_device_result (*wait)(gm_device_state *d, uint64_t mark, int64_t deadline_ns);
-    const char *(*why)(const gm_device_state *d); /* of the last result that was not DEVICE_OK or DEVICE_AGAIN */
+    /* Until all that the card was asked for is done, by other libraries of the process too. */
+    gm_device_result (*settle)(gm_device_state *d);
+    /* Of this thread's last result that was not DEVICE_OK or DEVICE_AGAIN. */
+    const char *(*why)(const gm_device_state *d);
 } gm_device_calls;
 
 extern const gm_device_calls device_cuda;

@@ -16,7 +16,8 @@ enum {
 typedef struct gm_recorder gm_recorder;
 
 /* n: what the range of the contract counts. False where the recorder has failed, which keeps the cause. NULL in the
- * table of a device: it has no such kernel, and the operation runs on the processor. */
+ * table of a device: it has no such kernel, and the operation runs on the processor; so it does where the contract
+ * returns what `lack` says. */
 typedef struct {
 #define CONTRACT(name, range, doc) bool (*name)(gm_recorder * r, const gm_##name##_args *a, int64_t n);
 #include "contracts.def"
@@ -37,5 +38,6 @@ struct gm_recorder {
     void *(*arguments)(gm_recorder *r, size_t bytes);     /* lives as long as the launches; NULL likewise */
     /* Where kernels read a copy of these bytes of the host, as long as the launches live; NULL likewise. */
     const void *(*constant)(gm_recorder *r, const void *data, size_t bytes);
+    bool (*lack)(gm_recorder *r, const char *what); /* false: this device has no kernel for these arguments */
 };
 #endif

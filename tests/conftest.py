@@ -1,5 +1,6 @@
 """What tests share: the optional folder of test data, the engine compiled once for the tests in C, and the device that
 arrays are on."""
+import collections
 import fnmatch
 import os
 import signal
@@ -44,6 +45,26 @@ def pytest_runtest_makereport(item, call):
             if text in str(call.excinfo.value):
                 report.outcome, report.wasxfail = "skipped", text
     return report
+
+
+refused = collections.Counter()
+
+
+def pytest_runtest_logreport(report):
+    if getattr(report, "wasxfail", None):
+        refused[report.wasxfail] += 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """Where tests run in several processes, the one that gathers their reports counts."""
+    if DEVICE == "cpu" or hasattr(session.config, "workerinput"):
+        return
+    from gpu_differences import REFUSALS
+    for text, most in REFUSALS.items():
+        if refused[text] > most:
+            print(f"\n{refused[text]} tests came upon {text!r}, expected at most {most}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")

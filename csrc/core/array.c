@@ -517,6 +517,7 @@ gm_array *gm_array_wrap(gm_scope *s, gm_dtype type, int ndim, const int64_t *sha
     gm_buffer *buf = buffer_foreign((void *)(uintptr_t)memory.data, 0, NULL, memory.payload);
     if (!buf)
         return NULL;
+    buf->device = (uint8_t)memory.device;
     gm_array *a = array_data(s, &spec, buf, 0);
     if (a && memory.strides)
         for (int i = 0; i < ndim; i++)
@@ -544,6 +545,10 @@ const char *gm_array_op_name(const gm_array *a) { return a->op ? a->op->name : N
 void *gm_array_data(const gm_array *a) {
     return gm_array_is_evaluated(a) && a->buf && !a->buf->device ? array_ptr(a) : NULL;
 }
+
+int gm_array_device(const gm_array *a) { return gm_array_is_evaluated(a) && a->buf ? a->buf->device : 0; }
+
+void *gm_array_address(const gm_array *a) { return gm_array_is_evaluated(a) ? array_ptr(a) : NULL; }
 
 gm_status gm_array_pin(gm_array *a, bool *writable) {
     if (!gm_array_is_evaluated(a) || !a->buf)

@@ -37,7 +37,7 @@ struct gm_array {
     uint32_t trace; /* 0, or the greatest serial of the traced inputs it depends on (trace.h) */
     uint32_t param_size;
     uint8_t work;            /* a gm_work: of a weight, or of a node that was recorded or says its own */
-    uint8_t device;          /* where it is, or will be evaluated */
+    _Atomic uint8_t device;  /* where it is, or will be evaluated: changed when it falls back, while others look */
     _Atomic uint64_t ticket; /* 0: not evaluated; TICKET_FAILED; else its number (graph.c) */
     const gm_op *op;         /* NULL for data */
     gm_array **in;

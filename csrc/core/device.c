@@ -12,6 +12,7 @@ typedef struct {
     device d;
     pthread_mutex_t line;
     _Atomic bool lost;
+    char why[DEVICE_WHY]; /* it is lost; written before that is said */
 } opened;
 
 static struct {
@@ -62,17 +63,22 @@ static int count(void) {
     return n;
 }
 
-/* ---- opening ---- */
-/* No call goes to a device after a fork: its driver's threads are not there, and a lock may have been held. */
+/* ---- forks ---- */
+/* fork waits while somebody looks for devices or opens one: what has begun there could not end in the child. */
+static void fork_prepare(void) { pthread_mutex_lock(&devices.lock); }
+static void fork_parent(void) { pthread_mutex_unlock(&devices.lock); }
+
+/* No call goes to a device that the parent opened: its driver's threads are not there, and a line may be taken. */
 static void fork_child(void) {
     pthread_mutex_init(&devices.lock, NULL);
-    atomic_store(&devices.forked, true);
     for (int i = 0; i < DEVICE_NUMBERS; i++)
-        pthread_mutex_init(&devices.devices[i].line, NULL);
+        if (atomic_load(&devices.ready[i]))
+            atomic_store(&devices.forked, true);
 }
 
-static void watch_fork(void) { pthread_atfork(NULL, NULL, fork_child); }
+void device_watch_forks(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
 
+/* ---- opening ---- */
 static gm_status refuse_number(int number) {
     if (devices.count == 0)
         return gm_fail(GM_EVALUE, "there is no gpu backend: %s", devices.why);
@@ -81,7 +87,6 @@ static gm_status refuse_number(int number) {
 
 /* Under the lock. */
 static gm_status open_device(int number) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     char why[DEVICE_WHY] = "";
     opened *o = &devices.devices[number];
     if (atomic_load(&devices.ready[number]))
@@ -94,7 +99,6 @@ static gm_status open_device(int number) {
     if (devices.calls->open(number - 1, &o->d.state, why) != DEVICE_OK)
         return gm_fail(GM_EDEVICE, "gpu %d cannot be used: %s", number - 1, why);
     pthread_mutex_init(&o->line, NULL);
-    pthread_once(&once, watch_fork);
     atomic_store(&devices.ready[number], o);
     return GM_OK;
 }
@@ -102,7 +106,7 @@ static gm_status open_device(int number) {
 static gm_status refuse_lost(const device *d) {
     if (atomic_load(&devices.forked))
         return gm_fail(GM_ESTATE, "a process that was forked has no gpu: start processes with the method \"spawn\"");
-    return gm_fail(GM_EDEVICE, "gpu %d is lost to this process: %s", d->number - 1, d->calls->why(d->state));
+    return gm_fail(GM_EDEVICE, "gpu %d is lost to this process: %s", d->number - 1, devices.devices[d->number].why);
 }
 
 static bool is_lost(const device *d) {
@@ -179,7 +183,12 @@ static opened *of(const device *d) { return &devices.devices[d->number]; }
 
 static gm_status failed(const device *d, gm_device_result result, const char *what) {
     if (result == DEVICE_LOST) {
-        atomic_store(&of(d)->lost, true);
+        opened *o = of(d);
+        pthread_mutex_lock(&o->line);
+        if (!atomic_load(&o->lost))
+            snprintf(o->why, sizeof o->why, "%s", d->calls->why(d->state));
+        atomic_store(&o->lost, true);
+        pthread_mutex_unlock(&o->line);
         return refuse_lost(d);
     }
     return gm_fail(result == DEVICE_MEMORY ? GM_ENOMEM : GM_EDEVICE, "gpu %d: %s: %s", d->number - 1, what,
@@ -312,7 +321,16 @@ gm_status gm_device_describe(int number, gm_device_info *out) {
     snprintf(out->libraries, sizeof out->libraries, "%s", facts.libraries);
     out->memory = facts.memory;
     out->free = facts.free;
+    out->ordinal = facts.ordinal;
     return GM_OK;
+}
+
+gm_status gm_device_settle(int number) {
+    const device *d = device_get(number);
+    if (!d || !d->calls)
+        return d ? GM_OK : error_code();
+    const gm_device_result result = d->calls->settle(d->state);
+    return result == DEVICE_OK ? GM_OK : failed(d, result, "work");
 }
 
 const char *gm_device_fallback(int i, int64_t *count_out) {

@@ -35,6 +35,9 @@ int device_enter(int number);
 /* GM_EVALUE unless GOMLX_DEVICE is empty or the name of a device. */
 gm_status device_check_default(void);
 
+/* Once, before the engine watches forks itself: its locks come first. */
+void device_watch_forks(void);
+
 /* An operation that the device has not was put on the processor instead. */
 void device_fell_back(const char *op);
 

@@ -1,13 +1,29 @@
 /* device_run.c - a recorded queue on a device: launches are begun in runs, so that the host can go on recording, and
- * that what is cancelled ends soon: never more than two runs are on their way. */
+ * that what is cancelled ends soon: never more than two runs are on their way, and a run has as many launches as took
+ * RUN_NS. What a run takes shows when it is over: the first two have few launches, and so what is cancelled ends within
+ * 2 * RUN_NS, or the time of 2 * FIRST_LAUNCHES launches, unless much longer launches follow short ones. */
 #include "core/queue_state.h"
 
-#define RUN_LAUNCHES 64
+#define FIRST_LAUNCHES 4
+#define MOST_LAUNCHES 64
+#define RUN_NS 20000000
 
 void device_start(gm_queue *q) {
     for (flag *f = q->flags; f; f = f->next)
         f->fault.raised = 0;
     atomic_store(&q->cancelled, false);
+    q->run_launches = FIRST_LAUNCHES;
+    q->run_begun = clock_ns();
+}
+
+/* A run of so many launches is over: how many the next one has. It began when the one before it was over. */
+static void adapt_run(gm_queue *q, int64_t launches) {
+    const int64_t now = clock_ns(), took = now > q->run_begun ? now - q->run_begun : 1;
+    int64_t next = launches < RUN_NS / took ? MOST_LAUNCHES : launches * RUN_NS / took;
+    if (next > 2 * q->run_launches)
+        next = 2 * q->run_launches;
+    q->run_launches = next < 1 ? 1 : next > MOST_LAUNCHES ? MOST_LAUNCHES : next;
+    q->run_begun = now;
 }
 
 /* Until at most `left` runs are on their way. */
@@ -17,6 +33,8 @@ static gm_status await_runs(gm_queue *q, int left, int64_t deadline_ns) {
             continue;
         GM_TRY(device_wait(q->device, q->marks[i], deadline_ns));
         q->marks[i] = 0;
+        if (q->marked[i] > q->done)
+            adapt_run(q, q->marked[i] - q->done);
         q->done = q->marked[i];
     }
     return GM_OK;
@@ -24,7 +42,9 @@ static gm_status await_runs(gm_queue *q, int left, int64_t deadline_ns) {
 
 static gm_status issue_run(gm_queue *q) {
     GM_TRY(staging_send(q));
-    for (int i = 0; i < RUN_LAUNCHES && q->issued < q->count; i++) {
+    if (!q->marks[0])
+        q->run_begun = clock_ns();
+    for (int64_t i = 0; i < q->run_launches && q->issued < q->count; i++) {
         const launch *l = &q->launches[q->issued];
         GM_TRY(device_launch(q->device, l->fn, l->args, l->n));
         q->issued++;

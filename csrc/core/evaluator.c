@@ -1,8 +1,11 @@
 /* evaluator.c - asynchronous evaluation: one thread that evaluates what it is handed, in order.
  *  (1) A job holds references to its arrays until it is done.
- *  (2) A job that fails leaves its arrays without values: a caller that needs one gets the error, and so does the next
- * that synchronizes, for the first job that failed. (3) The thread sleeps between jobs and is never joined. A forked
- * child has none, and starts its own. */
+ *  (2) Jobs that wait are one evaluation, so that a device need not stand still between them, unless their arrays are
+ *      large: they are all held until it ends. Where it fails they go one by one: those that did not fail get their
+ *      values. (On a device a call that fails takes with it what was recorded after, of later jobs too.)
+ *  (3) A job that fails leaves its arrays without values: a caller that needs one gets the error, and so does the next
+ *      that synchronizes, for the first job that failed.
+ *  (4) The thread sleeps between jobs and is never joined. A forked child has none, and starts its own. */
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -10,10 +13,17 @@
 #include "base/memory.h"
 #include "core/array.h"
 
-#define MOST_JOBS 8 /* a caller that hands in more waits: memory stays bounded when nothing is ever awaited */
+/* A caller that hands in more waits: memory stays bounded when nothing is ever awaited. */
+#define MOST_JOBS 8
+#define MOST_SMALL_JOBS 24 /* whose arrays fit the room */
+#define MOST_MERGED 8      /* others who wait for the run lock get it between evaluations */
+#define ROOM ((size_t)16 << 20)
+#define ROOM_PARTS 32 /* of a device's memory, one is the room */
 
 typedef struct job {
     struct job *next;
+    size_t bytes; /* of its arrays */
+    size_t room;  /* for such arrays, in jobs that are evaluated together */
     size_t count;
     gm_array *arrays[];
 } job;
@@ -23,6 +33,7 @@ static struct {
     pthread_cond_t handed_in, done;
     job *first, *last;
     int pending;      /* handed in and not done */
+    size_t bytes;     /* of their arrays */
     gm_error failure; /* of the first job that failed since the last synchronize */
     bool started;
     pthread_once_t once;
@@ -31,30 +42,85 @@ static struct {
                .done = PTHREAD_COND_INITIALIZER,
                .once = PTHREAD_ONCE_INIT};
 
-static void free_job(job *j) {
-    for (size_t i = 0; i < j->count; i++)
-        gm_release(j->arrays[i]);
-    memory_free(j);
+static void free_jobs(job *first) {
+    for (job *j = first, *next; j; j = next) {
+        next = j->next;
+        for (size_t i = 0; i < j->count; i++)
+            gm_release(j->arrays[i]);
+        memory_free(j);
+    }
+}
+
+/* ---- evaluation ---- */
+static gm_status evaluate_together(const job *first) {
+    size_t count = 0, n = 0;
+    for (const job *j = first; j; j = j->next)
+        count += j->count;
+    gm_array **arrays = memory_array(count, sizeof *arrays);
+    if (!arrays)
+        return error_code();
+    for (const job *j = first; j; j = j->next)
+        for (size_t i = 0; i < j->count; i++)
+            arrays[n++] = j->arrays[i];
+    const gm_status status = gm_eval(arrays, count);
+    memory_free(arrays);
+    return status;
+}
+
+/* After all together have failed. What failed then says so with other words before its cause. */
+static void evaluate_each(const job *first, gm_error *failure) {
+    const gm_error together = *failure;
+    gm_error own;
+    failure->code = GM_OK;
+    for (const job *j = first; j; j = j->next)
+        if (gm_eval(j->arrays, j->count) != GM_OK && gm_take_error(&own) != GM_OK && failure->code == GM_OK)
+            *failure = strstr(own.text, together.text) ? together : own;
+}
+
+/* failure: of the first job that failed. */
+static void evaluate_jobs(const job *first, gm_error *failure) {
+    failure->code = GM_OK;
+    if ((first->next ? evaluate_together(first) : gm_eval(first->arrays, first->count)) == GM_OK)
+        return;
+    gm_take_error(failure);
+    if (first->next)
+        evaluate_each(first, failure);
+}
+
+/* The jobs for one evaluation, taken from the front; with the mutex held. */
+static job *take_jobs(int *count, size_t *bytes) {
+    job *first = evaluator.first, *last = first;
+    *count = 1;
+    *bytes = first->bytes;
+    while (last->next && *count < MOST_MERGED && *bytes + last->next->bytes <= first->room &&
+           last->next->room == first->room) {
+        last = last->next;
+        *bytes += last->bytes;
+        ++*count;
+    }
+    evaluator.first = last->next;
+    last->next = NULL;
+    return first;
 }
 
 static void *work(void *unused) {
-    gm_error error;
     (void)unused;
     pthread_mutex_lock(&evaluator.mutex);
     for (;;) {
+        gm_error failure;
+        size_t bytes;
+        int count;
         while (!evaluator.first)
             pthread_cond_wait(&evaluator.handed_in, &evaluator.mutex);
-        job *j = evaluator.first;
-        evaluator.first = j->next;
+        job *first = take_jobs(&count, &bytes);
         pthread_mutex_unlock(&evaluator.mutex);
-        error.code = GM_OK;
-        if (gm_eval(j->arrays, j->count) != GM_OK)
-            gm_take_error(&error);
-        free_job(j);
+        evaluate_jobs(first, &failure);
+        free_jobs(first);
         pthread_mutex_lock(&evaluator.mutex);
-        if (evaluator.failure.code == GM_OK && error.code != GM_OK)
-            evaluator.failure = error;
-        evaluator.pending--;
+        if (evaluator.failure.code == GM_OK && failure.code != GM_OK)
+            evaluator.failure = failure;
+        evaluator.pending -= count;
+        evaluator.bytes -= bytes;
         pthread_cond_broadcast(&evaluator.done);
     }
     return NULL;
@@ -70,6 +136,7 @@ static void fork_child(void) {
     pthread_cond_init(&evaluator.done, NULL);
     evaluator.first = NULL;
     evaluator.pending = 0;
+    evaluator.bytes = 0;
     evaluator.failure.code = GM_OK;
     evaluator.started = false;
 }
@@ -93,6 +160,28 @@ static gm_status start(void) {
     return GM_OK;
 }
 
+/* For arrays that are evaluated together, where the array is. */
+static size_t room_for(const gm_array *a) {
+    const size_t limit = a->device ? gm_device_memory(a->device).limit : SIZE_MAX;
+    return limit == SIZE_MAX ? ROOM : limit / ROOM_PARTS;
+}
+
+static job *new_job(gm_array *const *arrays, size_t count) {
+    job *j = memory_new(sizeof *j + count * sizeof *arrays);
+    if (!j)
+        return NULL;
+    *j = (job){.count = count, .room = room_for(arrays[0])};
+    for (size_t i = 0; i < count; i++) {
+        j->arrays[i] = gm_retain(arrays[i]);
+        j->bytes += (size_t)arrays[i]->size * array_item(arrays[i]);
+    }
+    return j;
+}
+
+static bool is_full(const job *next) {
+    return evaluator.pending >= (evaluator.bytes + next->bytes > next->room ? MOST_JOBS : MOST_SMALL_JOBS);
+}
+
 gm_status gm_async_eval(gm_array *const *arrays, size_t count) {
     bool needed = false;
     for (size_t i = 0; i < count; i++)
@@ -100,15 +189,11 @@ gm_status gm_async_eval(gm_array *const *arrays, size_t count) {
     if (!needed)
         return GM_OK;
     pthread_once(&evaluator.once, register_fork);
-    job *j = memory_new(sizeof *j + count * sizeof *arrays);
+    job *j = new_job(arrays, count);
     if (!j)
         return GM_ENOMEM;
-    j->next = NULL;
-    j->count = count;
-    for (size_t i = 0; i < count; i++)
-        j->arrays[i] = gm_retain(arrays[i]);
     pthread_mutex_lock(&evaluator.mutex);
-    while (evaluator.pending >= MOST_JOBS)
+    while (is_full(j))
         pthread_cond_wait(&evaluator.done, &evaluator.mutex);
     gm_status status = start();
     if (status == GM_OK) {
@@ -118,11 +203,12 @@ gm_status gm_async_eval(gm_array *const *arrays, size_t count) {
             evaluator.first = j;
         evaluator.last = j;
         evaluator.pending++;
+        evaluator.bytes += j->bytes;
         pthread_cond_signal(&evaluator.handed_in);
     }
     pthread_mutex_unlock(&evaluator.mutex);
     if (status != GM_OK)
-        free_job(j);
+        free_jobs(j);
     return status;
 }
 

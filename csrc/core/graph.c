@@ -112,6 +112,19 @@ static void fail_node(gm_array *node, gm_buffer *cause) {
     atomic_store_explicit(&node->ticket, node->op->n_in ? TICKET_FAILED : 0, memory_order_release);
 }
 
+/* Of several flags, why a node that waits for these has no value; the batch's cause where there is no memory. */
+static gm_buffer *own_cause(const gm_run *run, uint64_t flags, gm_buffer *whole) {
+    gm_error *own = memory_new(sizeof *own), ignored;
+    gm_buffer *b = own ? buffer_foreign(own, sizeof *own, memory_free, own) : NULL;
+    if (b && queue_check_flags(run->queue, flags) != GM_OK) {
+        gm_take_error(own);
+        return b;
+    }
+    gm_take_error(&ignored);
+    b ? buffer_release(b) : memory_free(own);
+    return buffer_retain(whole);
+}
+
 /* The batch at hand has run (cause NULL), or failed, or never will (code GM_OK): `ran` launches and what they gave
  * stay. Nodes without inputs give back what evaluation needs once they have their values. */
 static void close_batch(gm_run *run, const gm_error *cause, int64_t ran) {
@@ -126,9 +139,12 @@ static void close_batch(gm_run *run, const gm_error *cause, int64_t ran) {
         const needs *n = &engine.needs[i - run->begin];
         if (!retain_living(node))
             continue;
-        if (cause && (n->launches > ran || (n->flags & raised)))
-            fail_node(node, kept);
-        else if (node->op->n_in == 0 && node->op->drop)
+        if (cause && (n->launches > ran || (n->flags & raised))) {
+            const bool other = cause->code != GM_OK && n->launches <= ran && (n->flags & raised) != raised;
+            gm_buffer *own = other ? own_cause(run, n->flags, kept) : buffer_retain(kept);
+            fail_node(node, own);
+            buffer_release(own);
+        } else if (node->op->n_in == 0 && node->op->drop)
             node->op->drop(node->param);
         gm_release(node);
     }
@@ -185,6 +201,7 @@ gm_status gm_init(void) {
             status = gm_fail(GM_EVALUE, "%s", why ? why : "no instruction set can run here");
         } else if ((status = device_check_default()) == GM_OK) {
             make_condition();
+            device_watch_forks();
             pthread_atfork(fork_prepare, fork_parent, fork_child);
             atomic_store(&engine.threads, team_default_threads());
             engine.kernels = k;
@@ -658,13 +675,17 @@ static gm_status begin_batch(gm_run *run) {
     return GM_OK;
 }
 
-/* A device works on what was recorded while more is. */
+static bool is_late(int64_t deadline) { return deadline && coarse_clock_ns() >= deadline; }
+
+/* A device works on what was recorded while more is. One that is faster than the host is never waited for. */
 static gm_status step_batch(gm_run *run, int64_t deadline) {
     if (!run->device)
         return queue_step(run->queue, deadline);
     while (goes_on(run, DEVICE_LAUNCHES)) {
         GM_TRY(device_issue(run->queue, deadline));
         record_up_to(run, queue_length(run->queue) + BATCH_LAUNCHES);
+        if (is_late(deadline))
+            return GM_AGAIN;
     }
     return device_step(run->queue, deadline);
 }
@@ -688,6 +709,8 @@ gm_status gm_eval_step(gm_run *run, int slice_ms) {
             return GM_AGAIN;
         if (status == GM_OK) {
             finish_batch(run, NULL);
+            if (run->at < run->n_order && is_late(deadline))
+                return GM_AGAIN;
             continue;
         }
         gm_error cause;

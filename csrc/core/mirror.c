@@ -1,6 +1,7 @@
 /* mirror.c - copies between devices. What is large is copied once: its buffer keeps the copy as its mirror, as long as
  * nobody may write either. */
 #include "core/mirror.h"
+#include <string.h>
 #include "core/device.h"
 #include "core/graph.h"
 
@@ -105,6 +106,22 @@ gm_status mirror_make(gm_queue *q, gm_array *a, bool lasting, gm_array **out) {
         queue_hold(q, host->buf);
     gm_release(host);
     return status;
+}
+
+gm_array *gm_array_copy(gm_scope *s, gm_array *a) {
+    const int number = gm_array_device(a);
+    const size_t bytes = (size_t)a->size * array_item(a);
+    gm_buffer *buf = buffer_new_on(number, bytes);
+    gm_status status = buf ? GM_OK : error_code();
+    if (buf && !number && bytes)
+        memcpy(buf->data, array_ptr(a), bytes);
+    if (buf && number)
+        status = device_copy(number, buf->data, array_ptr(a), bytes);
+    if (buf && number && status == GM_OK)
+        status = gm_device_settle(number);
+    gm_array *copy = status == GM_OK ? array_moved(a, buf, 0) : NULL;
+    buffer_release(buf);
+    return copy ? array_own(s, copy) : NULL;
 }
 
 gm_array *gm_array_host(gm_scope *s, gm_array *a) {

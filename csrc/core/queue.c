@@ -23,6 +23,7 @@ static void *record_arguments(gm_recorder *r, size_t bytes) { return queue_arena
 static const void *record_constant(gm_recorder *r, const void *data, size_t bytes) {
     return queue_constant((gm_queue *)r, data, bytes);
 }
+static bool record_lack(gm_recorder *r, const char *what) { return queue_lack((gm_queue *)r, what) == GM_OK; }
 
 gm_queue *queue_new(int number) {
     static _Atomic uint64_t epochs = 1;
@@ -42,7 +43,8 @@ gm_queue *queue_new(int number) {
                                 .fence = record_fence,
                                 .workspace = record_workspace,
                                 .arguments = record_arguments,
-                                .constant = record_constant};
+                                .constant = record_constant,
+                                .lack = record_lack};
     return q;
 }
 
@@ -106,9 +108,9 @@ void queue_free(gm_queue *q) {
 
 bool queue_lacks(const gm_queue *q) { return q->lacks; }
 
-gm_status queue_lack(gm_queue *q, const char *contract) {
+gm_status queue_lack(gm_queue *q, const char *what) {
     q->lacks = true;
-    return gm_fail(GM_EUNSUPPORTED, "%s: gpu %d has no kernel for it", contract, q->device->number - 1);
+    return gm_fail(GM_EUNSUPPORTED, "%s: gpu %d has no kernel for it", what, q->device->number - 1);
 }
 
 int queue_device(const gm_queue *q) { return q->device->number; }
@@ -173,12 +175,14 @@ static gm_status flag_failure(const flag *f) {
                    (long long)f->fault.index, (long long)f->size);
 }
 
-gm_status queue_check(const gm_queue *q) {
+gm_status queue_check_flags(const gm_queue *q, uint64_t bits) {
+    const flag *first = NULL;
     for (const flag *f = q->flags; f; f = f->next)
-        if (f->fault.raised)
-            return flag_failure(f);
-    return GM_OK;
+        first = f->fault.raised && (f->bit & bits) ? f : first;
+    return first ? flag_failure(first) : GM_OK;
 }
+
+gm_status queue_check(const gm_queue *q) { return queue_check_flags(q, UINT64_MAX); }
 
 uint64_t queue_raised(const gm_queue *q) {
     uint64_t raised = 0;

@@ -48,8 +48,8 @@ static inline gm_recorder *queue_recorder(gm_queue *q) { return (gm_recorder *)q
     (!queue_recorder(q)->contracts->name                              ? queue_lack(q, #name)                           \
      : queue_recorder(q)->contracts->name(queue_recorder(q), args, n) ? GM_OK                                          \
                                                                       : error_code())
-gm_status queue_lack(gm_queue *q, const char *contract); /* GM_EUNSUPPORTED */
-bool queue_lacks(const gm_queue *q);                     /* since its reset */
+gm_status queue_lack(gm_queue *q, const char *what); /* GM_EUNSUPPORTED */
+bool queue_lacks(const gm_queue *q);                 /* since its reset */
 
 /* For graph.c */
 /* Drops the launches from `count` on, of a node whose recording failed. Nothing more may be recorded before a reset. */
@@ -74,9 +74,10 @@ void queue_start(gm_queue *q, int n_threads);
 gm_status queue_step(gm_queue *q, int64_t deadline_ns);
 /* Launches from the first that are known to have run to their end; asked between steps, or after the last one. */
 int64_t queue_ran(const gm_queue *q);
-gm_status queue_check(const gm_queue *q); /* what a raised flag says */
-uint64_t queue_raised(const gm_queue *q); /* the bits of the flags that are raised */
-void queue_cancel(gm_queue *q);           /* the rest is skipped; still step to its end */
+gm_status queue_check(const gm_queue *q);                      /* what the raised flag says that was recorded first */
+gm_status queue_check_flags(const gm_queue *q, uint64_t bits); /* of those with these bits */
+uint64_t queue_raised(const gm_queue *q);                      /* the bits of the flags that are raised */
+void queue_cancel(gm_queue *q);                                /* the rest is skipped; still step to its end */
 void queue_finish(gm_queue *q);
 
 /* The same on a device (device_run.c). What is recorded after an issue is begun by the next one. */

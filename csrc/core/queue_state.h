@@ -93,6 +93,8 @@ struct gm_queue {
     int64_t issued, done; /* launches that were begun, and that are known to have run */
     uint64_t marks[2];    /* after the last launches that were begun, and after those before them; 0: none */
     int64_t marked[2];    /* how many launches these are after */
+    int64_t run_launches; /* of the next run */
+    int64_t run_begun;    /* when the device came to the oldest run on its way */
 };
 
 /* Returns the buffers that the recording holds. Their marks are written under the run lock only: a queue that dies

@@ -28,6 +28,7 @@ typedef struct {
     const int64_t *strides;
     void (*release)(void *payload);
     void *payload;
+    int device; /* whose address data is */
 } gm_foreign;
 gm_array *gm_array_wrap(gm_scope *scope, gm_dtype type, int ndim, const int64_t *shape, gm_foreign memory);
 /* An array of the same shape and dtype whose value is gone: evaluating it, or what depends on it, is GM_ESTATE. */
@@ -45,6 +46,11 @@ void *gm_array_data(const gm_array *array);
 /* An evaluated array of the same values in memory of the host: itself where it is there already. scope NULL: the
  * reference is the caller's. */
 gm_array *gm_array_host(gm_scope *scope, gm_array *array);
+/* Where the memory of an evaluated array is, and its first element there: an address of that device. */
+int gm_array_device(const gm_array *array);
+void *gm_array_address(const gm_array *array);
+/* A copy of an evaluated array that is contiguous, on its device; done when this returns. */
+gm_array *gm_array_copy(gm_scope *scope, gm_array *array);
 /* Pins the array's buffer for an export (NumPy, DLPack): it is not reused while pinned. *writable tells whether the
  * array is the buffer's only owner. Evaluated arrays only. */
 gm_status gm_array_pin(gm_array *array, bool *writable);

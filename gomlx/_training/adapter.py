@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gomlx import _gomlx as mx
 from gomlx._base import arguments
+from gomlx._training.places import on_the_processor
 
 if TYPE_CHECKING:
     from gomlx._generation.model import Model
@@ -138,6 +139,7 @@ class Adapter:
                 raise ValueError(f"{name} is {list(array.shape)}, expected {list(shapes[name])} as in the model")
         self.check_finite()
 
+    @on_the_processor
     def check_finite(self) -> None:
         """Raises ValueError where an array has NaN or an infinity; the error names it."""
         named = self.parameters()

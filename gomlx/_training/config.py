@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gomlx import _gomlx as mx
 from gomlx._base import arguments
 from gomlx._training.adapter import Adapter, Term, engine_of, row_squares, shapes_of
+from gomlx._training.places import on_the_processor
 
 if TYPE_CHECKING:
     from gomlx._generation.model import Model
@@ -165,6 +166,7 @@ def first_a(config: LoRAConfig, layer: str, columns: int) -> mx.array:
     return made.astype(DTYPES[config.dtype])
 
 
+@on_the_processor
 def new_adapter(model: Model | mx.Model, config: LoRAConfig) -> Adapter:
     """The adapter that a config begins with for a model."""
     if not isinstance(config, LoRAConfig):

@@ -19,6 +19,7 @@ from gomlx._training.adapter import engine_of
 from gomlx._training.config import number
 from gomlx._training.data import Dataset, Tokens
 from gomlx._training.losses import SLICE, Forward, Objective, distillation_loss
+from gomlx._training.places import on_the_processor
 from gomlx._training.runs import write
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def key_of(one: Tokens) -> str:
     return hashlib.blake2b(one.ids.tobytes() + one.counted, digest_size=16).hexdigest()
 
 
+@on_the_processor
 def save_teacher(model: Model, data: Dataset, path: str | os.PathLike[str], *, top: int | None = TOP,
                  temperature: float = 1.0, progress: bars.Progress = True) -> str:
     """Writes what a teacher says of rows, for gomlx.train(..., loss="distillation", teacher=path): the teacher need not

@@ -16,6 +16,7 @@ from gomlx._training.config import LoRAConfig, chosen_layers, lora_config
 from gomlx._training.data import Dataset
 from gomlx._training.losses import OBJECTIVES
 from gomlx._training.order import Order
+from gomlx._training.places import on_the_processor
 from gomlx._training.settings import Settings
 from gomlx._training.steps import check_rows
 
@@ -125,6 +126,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
     return Settings(**given)
 
 
+@on_the_processor
 def measured_flops() -> float:
     """float32 operations a second of a product of matrices, here and now."""
     a, b = mx.ones([512, 1024]), mx.ones([1024, 1024])

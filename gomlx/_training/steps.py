@@ -28,6 +28,7 @@ from gomlx._training.config import with_parameters
 from gomlx._training.data import Dataset, Row, load_data
 from gomlx._training.distillation import Distillation, StoredTeacher
 from gomlx._training.order import Order, passes
+from gomlx._training.places import on_the_processor
 from gomlx._training.runs import STATE, RunFolder, flat_state, tree_state
 from gomlx._training.settings import Evaluation, Settings, Step, new_optimizer
 from gomlx._training.stored import SAME_MODEL, checked_arrays
@@ -59,6 +60,7 @@ class TrainingRun(Iterator[Step]):
     stopped_by  None while it runs; then "steps", "patience" or "stop"
     """
 
+    @on_the_processor
     def __init__(self, model: Model, data: Dataset, evals: Dataset | None, settings: Settings, adapter: Adapter,
                  teacher: Model | StoredTeacher | None, progress: bars.Progress) -> None:
         self.model, self.data, self.eval_data, self.settings = model, data, evals, settings
@@ -112,6 +114,7 @@ class TrainingRun(Iterator[Step]):
         """The loss of each step."""
         return [one.loss for one in self.history]
 
+    @on_the_processor
     def evaluate(self, data: Data | None = None) -> Evaluation:
         """The loss over eval_data, or over other data, with the adapter as it is now."""
         rows = self.eval_data if data is None else dataset_of(data, self.model, self.settings, "test")
@@ -189,6 +192,7 @@ class TrainingRun(Iterator[Step]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @on_the_processor
     def _advance(self) -> Step:
         """One step with its evaluation. All or nothing: what stops it leaves everything as it was."""
         before = (self._parameters, tree_state(flat_state(self._optimizer.state)), self._epoch, self._position,
@@ -292,6 +296,7 @@ class TrainingRun(Iterator[Step]):
                        "adapter": scales_of(self._adapter), **config})
         self._folder, self._boards = folder, Boards(folder, self.settings.logs)
 
+    @on_the_processor
     def _go_on(self, folder, state):
         self._folder, self._boards = folder, Boards(folder, self.settings.logs)
         if state is not None:
@@ -299,6 +304,7 @@ class TrainingRun(Iterator[Step]):
         self.history = [Step(**one) for one in folder.read_metrics(self._step)]
         self._written = len(self.history)
 
+    @on_the_processor
     def save(self) -> None:
         """Writes the state, the adapter and the curve into the run's folder. Where that fails, what was saved before is
         unchanged, and the run may go on."""

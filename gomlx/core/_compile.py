@@ -1,6 +1,7 @@
 """compile: a Python function becomes a graph that is traced once for each kind of arguments.
 
-(1) The kind of the arguments is one byte string (_gomlx._signature): structure, constants, dtypes, shapes.
+(1) The kind of the arguments is one byte string (_gomlx._signature): structure, constants, dtypes, shapes, and the
+    device that is entered, where a function makes its nodes.
 (2) While a function is traced, the arrays of its arguments and of its state are placeholders. If it raises, the state's
     containers have afterwards what they had before.
 (3) Wrappers of one function share their graphs as long as any of them lives."""
@@ -21,6 +22,7 @@ __all__ = ["compile", "disable_compile", "enable_compile"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+MOST_GRAPHS = 4096              # of a function: constants that are others at each call would fill the memory
 _enabled = "MLX_DISABLE_COMPILE" not in os.environ
 
 
@@ -89,7 +91,10 @@ class _Compiled(Generic[P, R]):
         written = {id(container) for container, _ in containers(self._outputs, [])}
         restore([pair for pair in before if id(pair[0]) not in written])
         if not traced[0].captures_tracer():      # it would outlive what it holds
-            self._graphs.by_signature[signature] = traced
+            graphs = self._graphs.by_signature
+            if len(graphs) >= MOST_GRAPHS:
+                graphs.pop(next(iter(graphs)), None)
+            graphs[signature] = traced
         return self._finish(values, *traced[1:])
 
     def _trace(self, args, kwargs, leaves, n_arguments):
@@ -108,9 +113,9 @@ class _Compiled(Generic[P, R]):
 
 def compile(fun: Callable[P, R], inputs: Any = None, outputs: Any = None,
             shapeless: bool = False) -> _Compiled[P, R]:
-    """fun as a graph that is traced once for each structure, dtypes and shapes of its arguments, simplified, and with
-    its elementwise chains fused. inputs, outputs: lists or dicts of state whose arrays the function reads and updates.
-    shapeless: a graph serves any shapes of the same number of dimensions. Printing and the like happens while
-    tracing."""
+    """fun as a graph that is traced once for each structure, dtypes and shapes of its arguments and each default
+    device, simplified, and with its elementwise chains fused. inputs, outputs: lists or dicts of state whose arrays the
+    function reads and updates. shapeless: a graph serves any shapes of the same number of dimensions. Printing and the
+    like happens while tracing."""
     need_function("compile", fun)
     return _Compiled(fun, inputs, outputs, shapeless)

@@ -255,6 +255,23 @@ class AdaDelta(Optimizer):
         return parameter - rate * d
 
 
+@mx.compile
+def adam_step(gradient: mx.array, parameter: mx.array, m: mx.array, v: mx.array, rate: mx.array, step: mx.array | None,
+              b1: float, b2: float, eps: float, decay: float | None) -> tuple[mx.array, mx.array, mx.array]:
+    """(the parameter's next value, m, v). step: None without bias correction. Compiled, for it is done for each
+    parameter: four launches on a GPU instead of fifteen."""
+    rate = rate.astype(gradient.dtype)
+    if decay is not None:
+        parameter = parameter * (1 - rate * decay)
+    m = b1 * m + (1 - b1) * gradient
+    v = b2 * v + (1 - b2) * mx.square(gradient)
+    if step is None:
+        return parameter - rate * m / (mx.sqrt(v) + eps), m, v
+    m_rate = (rate / (1 - b1**step)).astype(gradient.dtype)
+    v_scale = mx.rsqrt(1 - b2**step).astype(gradient.dtype)
+    return parameter - m_rate * m / (mx.sqrt(v) * v_scale + eps), m, v
+
+
 class Adam(Optimizer):
     """w - rate * m / (sqrt(v) + eps), where m and v are running means of g and g**2: https://arxiv.org/abs/1412.6980.
 
@@ -276,18 +293,13 @@ class Adam(Optimizer):
         state["v"] = mx.zeros_like(parameter)
 
     def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
-        rate = self.learning_rate.astype(gradient.dtype)
-        b1, b2 = self.betas
-        m = b1 * state["m"] + (1 - b1) * gradient
-        v = b2 * state["v"] + (1 - b2) * mx.square(gradient)
-        state["m"] = m
-        state["v"] = v
-        if not self.bias_correction:
-            return parameter - rate * m / (mx.sqrt(v) + self.eps)
-        step = self.step
-        m_rate = (rate / (1 - b1**step)).astype(gradient.dtype)
-        v_scale = mx.rsqrt(1 - b2**step).astype(gradient.dtype)
-        return parameter - m_rate * m / (mx.sqrt(v) * v_scale + self.eps)
+        return self._moved(gradient, parameter, state, None)
+
+    def _moved(self, gradient, parameter, state, decay):
+        moved, state["m"], state["v"] = adam_step(gradient, parameter, state["m"], state["v"], self.learning_rate,
+                                                  self.step if self.bias_correction else None, *self.betas, self.eps,
+                                                  decay)
+        return moved
 
 
 class AdamW(Adam):
@@ -299,8 +311,7 @@ class AdamW(Adam):
         self.weight_decay = weight_decay
 
     def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
-        rate = self.learning_rate.astype(gradient.dtype)
-        return super().apply_single(gradient, parameter * (1 - rate * self.weight_decay), state)
+        return self._moved(gradient, parameter, state, self.weight_decay)
 
 
 class Adamax(Adam):

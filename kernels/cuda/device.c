@@ -103,6 +103,7 @@ static void cuda_facts(const gm_device_state *d, gm_device_facts *out) {
     int version = 0;
     size_t total = 0;
     memset(out, 0, sizeof *out);
+    out->ordinal = found.devices[d->index];
     d->driver->device_name(out->name, sizeof out->name, d->device);
     snprintf(out->architecture, sizeof out->architecture, "sm_%d%d", d->major, d->minor);
     d->driver->device_memory(&out->memory, d->device);
@@ -165,8 +166,9 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Looks for 50 us without a pause, then every 20 us, and from 1 ms on every 100: what is long need not be met at once.
- */
+/* Looks for 200 us without a pause, then every 20 us (which with what it takes to wake are 70), and from 1 ms on every
+ * 100: the kernel of one call is mostly over in 200 us, and to sleep beside it would cost a third of its time; what is
+ * long need not be met at once. */
 static gm_device_result cuda_wait(gm_device_state *d, uint64_t mark, int64_t deadline_ns) {
     gm_device_result result = cuda_enter(d, "waiting");
     const int64_t start = now_ns();
@@ -175,12 +177,15 @@ static gm_device_result cuda_wait(gm_device_state *d, uint64_t mark, int64_t dea
         if (error != DRIVER_NOT_READY) return cuda_fails(d, error, "what was running");
         const int64_t now = now_ns(), waited = now - start;
         if (now >= deadline_ns) return DEVICE_AGAIN;
-        if (waited > 50000) nanosleep(&(struct timespec){0, waited > 1000000 ? 100000 : 20000}, NULL);
+        if (waited > 200000) nanosleep(&(struct timespec){0, waited > 1000000 ? 100000 : 20000}, NULL);
     }
     return result;
 }
 
-static const char *cuda_why(const gm_device_state *d) { return d->why; }
+static gm_device_result cuda_settle(gm_device_state *d) {
+    const gm_device_result result = cuda_enter(d, "waiting for the card");
+    return result == DEVICE_OK ? cuda_fails(d, d->driver->context_wait(), "what was running") : result;
+}
 
 extern const gm_contracts contracts_cuda;
 const gm_device_calls device_cuda = {
@@ -197,5 +202,6 @@ const gm_device_calls device_cuda = {
     .launch = cuda_issue,
     .mark = cuda_mark,
     .wait = cuda_wait,
+    .settle = cuda_settle,
     .why = cuda_why,
 };

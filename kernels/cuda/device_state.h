@@ -15,10 +15,12 @@ struct gm_device_state {
     driver_stream *stream;
     driver_event *events[MARKS];
     _Atomic uint64_t marks; /* the last one */
-    atomic_bool lost;
+    atomic_bool ending, lost;
     cuda_module module;
-    char why[DEVICE_WHY];
+    char why[DEVICE_WHY]; /* it is lost */
 };
+/* Of what failed last in this thread. */
+const char *cuda_why(const gm_device_state *d);
 /* What an error of the driver means; the reason is kept. */
 gm_device_result cuda_fails(gm_device_state *d, int error, const char *what);
 bool cuda_is_lost(gm_device_state *d);

@@ -41,6 +41,7 @@ typedef uint64_t driver_pointer;
     F(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                                                   \
     F(context_set, "cuCtxSetCurrent", (driver_context * context))                                                      \
     F(context_get, "cuCtxGetCurrent", (driver_context * *context))                                                     \
+    F(context_wait, "cuCtxSynchronize", (void))                                                                        \
     F(memory_info, "cuMemGetInfo_v2", (size_t *free, size_t *total))                                                   \
     F(alloc, "cuMemAlloc_v2", (driver_pointer * pointer, size_t bytes))                                                \
     F(free, "cuMemFree_v2", (driver_pointer pointer))                                                                  \

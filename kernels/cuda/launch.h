@@ -24,12 +24,14 @@ void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, 
 void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, size_t shared, const void *params);
 /* Whether the device that issues is of sm_90 and its kernels are of sm_90a. */
 bool cuda_has_group_mma(void);
-/* An operation that no launcher has; the device says so at the next call. */
+/* What no kernel takes, and was not known when it was recorded; the device says so at the next call. */
 void cuda_refuse(const char *what);
 
-/* Records launcher `name` for contract arguments. */
-#define CUDA_CONTRACT(name)                                                                                            \
+/* Records launcher `name` for contract arguments, of so many dimensions that are not merged. */
+#define CUDA_CONTRACT(name) CUDA_CONTRACT_OF(name, 0)
+#define CUDA_CONTRACT_OF(name, ndim)                                                                                   \
     bool cuda_##name(gm_recorder *r, const gm_##name##_args *a, int64_t n) {                                           \
+        if ((ndim) > CUDA_DIMS) return r->lack(r, MANY_DIMENSIONS);                                                    \
         return r->launch(r, launch_##name, a, sizeof *a, n, 0, 0);                                                     \
     }
 
@@ -44,6 +46,10 @@ static inline int float_index(int type) { return type - GM_T_F16; }
 static inline int64_t blocks_of(int64_t n, int64_t each) { return (n + each - 1) / each; }
 static inline bool is_aligned(const void *p, size_t bytes) { return (uintptr_t)p % bytes == 0; }
 
+/* What other work is made of: launch_products.c, launch_reductions.c. */
+void cuda_start_product(const cuda_product_args *p);
+void cuda_start_softmax(const gm_softmax_args *a, int64_t rows);
+
 /* Dimensions that operands are walked over together, merged; at most CUDA_DIMS of them are in `shape`, the others are
  * `outer`: the launcher starts a kernel for each index of those. */
 #define CUDA_OPERANDS 3
@@ -56,6 +62,9 @@ typedef struct {
 } cuda_walk;
 /* False where there are no elements. */
 bool walk_of(cuda_walk *w, int ndim, const int64_t *shape, int operands, const int64_t *const *strides);
+/* Whether one kernel walks over an operand; a contract that counts on it lacks what does not fit. */
+bool walk_fits(int ndim, const int64_t *shape, const int64_t *strides);
+#define MANY_DIMENSIONS "more dimensions than a kernel walks over"
 /* Offsets of the operands at an outer index. */
 void walk_outer(const cuda_walk *w, int operands, int64_t index, int64_t *offsets);
 /* Whether an operand is side by side, or one value. */

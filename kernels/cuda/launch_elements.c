@@ -121,10 +121,6 @@ static void launch_copy_at(const void *args, int64_t begin, int64_t end) {
     cuda_walk w;
     (void)begin;
     if (end == 0 || !walk_of(&w, c->ndim, c->shape, 2, strides)) return;
-    if (a->n_starts > CUDA_DIMS) {
-        cuda_refuse("a copy at a start of more than 8 dimensions");
-        return;
-    }
     cuda_copy_at_args p = {.on_out = a->on_out,
                            .n_starts = a->n_starts,
                            .start_type = a->start_type,
@@ -146,7 +142,7 @@ static void launch_copy_at(const void *args, int64_t begin, int64_t end) {
         cuda_start(CUDA_copy_at, element_blocks(false, w.shape.count, 0, 0), CUDA_THREADS, 0, &p);
     }
 }
-CUDA_CONTRACT(copy_at)
+CUDA_CONTRACT_OF(copy_at, a->n_starts)
 
 /* ---- functions of elements ---- */
 static bool is_unary_test(gm_unary_op op) {
@@ -340,10 +336,6 @@ static void launch_fused(const void *args, int64_t begin, int64_t end) {
     const gm_fused_args *a = args;
     (void)begin;
     if (end == 0) return;
-    if (a->ndim > CUDA_DIMS) {
-        cuda_refuse("a fused chain of more than 8 dimensions");
-        return;
-    }
     cuda_fused_args p = {.out = a->out, .n_inputs = a->n_inputs, .n_steps = a->n_steps, .out_type = a->out_type};
     p.shape.count = end;
     p.shape.ndim = a->ndim ? a->ndim : 1;
@@ -369,7 +361,7 @@ static void launch_fused(const void *args, int64_t begin, int64_t end) {
     cuda_start(CUDA_fused, blocks_of(end, CUDA_FUSED_THREADS), CUDA_FUSED_THREADS,
                (size_t)registers * CUDA_FUSED_THREADS * 8, &p);
 }
-CUDA_CONTRACT(fused)
+CUDA_CONTRACT_OF(fused, a->ndim)
 
 static void launch_arange(const void *args, int64_t begin, int64_t end) {
     const gm_arange_args *a = args;
@@ -383,10 +375,6 @@ static void launch_pad(const void *args, int64_t begin, int64_t end) {
     const gm_pad_args *a = args;
     (void)begin;
     if (end == 0) return;
-    if (a->ndim > CUDA_DIMS) {
-        cuda_refuse("pad of more than 8 dimensions");
-        return;
-    }
     cuda_pad_args p = {.out = a->out, .in = a->in, .value = a->value, .item_bytes = a->item_bytes};
     p.shape.ndim = a->ndim;
     p.shape.count = 1;
@@ -399,7 +387,7 @@ static void launch_pad(const void *args, int64_t begin, int64_t end) {
     cuda_start((cuda_kernel)(CUDA_pad_1 + size_index(a->item_bytes)), element_blocks(false, p.shape.count, 0, 0),
                CUDA_THREADS, 0, &p);
 }
-CUDA_CONTRACT(pad)
+CUDA_CONTRACT_OF(pad, a->ndim)
 
 static void launch_softcap(const void *args, int64_t begin, int64_t end) {
     const gm_softcap_args *a = args;

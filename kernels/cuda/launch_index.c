@@ -9,22 +9,18 @@ static void launch_positions(const void *args, int64_t begin, int64_t end) {
         const gm_positions_index *x = &a->indices[k];
         cuda_walk w;
         if (!walk_of(&w, a->ndim, a->shape, 1, &x->strides)) return;
-        if (w.outer_ndim) {
-            cuda_refuse("indices of more than 8 dimensions");
-            return;
-        }
         const cuda_positions_args p = {a->out,  x->data,  x->type, k == 0,    x->size,
                                        x->step, x->fault, w.shape, w.steps[0]};
         cuda_start(CUDA_positions, blocks_of(end, CUDA_THREADS), CUDA_THREADS, 0, &p);
     }
 }
-CUDA_CONTRACT(positions)
+bool cuda_positions(gm_recorder *r, const gm_positions_args *a, int64_t n) {
+    for (int k = 0; k < a->n_indices; k++)
+        if (!walk_fits(a->ndim, a->shape, a->indices[k].strides)) return r->lack(r, MANY_DIMENSIONS);
+    return r->launch(r, launch_positions, a, sizeof *a, n, 0, 0);
+}
 
-static bool index_params(const gm_index_args *a, cuda_index_args *p) {
-    if (a->ndim > CUDA_DIMS) {
-        cuda_refuse("an index of more than 8 dimensions");
-        return false;
-    }
+static void index_params(const gm_index_args *a, cuda_index_args *p) {
     *p = (cuda_index_args){.out = a->out,
                            .in = a->in,
                            .index = a->index,
@@ -50,7 +46,6 @@ static bool index_params(const gm_index_args *a, cuda_index_args *p) {
         p->dense_steps.at[d] = a->dense_strides[d];
         p->index_steps.at[d] = a->index_strides[d];
     }
-    return true;
 }
 
 /* Whole lines of 16 bytes, where all that is taken is made of them: then these are the elements. */
@@ -74,12 +69,13 @@ static void launch_take(const void *args, int64_t begin, int64_t end) {
     const gm_take_args *a = args;
     cuda_index_args p;
     (void)begin;
-    if (end == 0 || a->run == 0 || !index_params(a, &p)) return;
+    if (end == 0 || a->run == 0) return;
+    index_params(a, &p);
     const cuda_kernel kernel = (cuda_kernel)(CUDA_take_1 + size_index(type_bytes(a->type)));
     const bool lines = take_lines(a, &p);
     cuda_start(lines ? CUDA_take_16 : kernel, blocks_of(end * p.run, CUDA_THREADS * CUDA_EACH), CUDA_THREADS, 0, &p);
 }
-CUDA_CONTRACT(take)
+CUDA_CONTRACT_OF(take, a->ndim)
 
 typedef struct {
     gm_scatter_args a;
@@ -93,7 +89,8 @@ static void launch_scatter(const void *args, int64_t begin, int64_t end) {
     const gm_scatter_args *a = &job->a;
     cuda_index_args p;
     (void)begin;
-    if (end == 0 || a->count == 0 || !index_params(a, &p)) return;
+    if (end == 0 || a->count == 0) return;
+    index_params(a, &p);
     cuda_sort_args order = {.rows = job->lists, .length = a->count};
     const int64_t items = job->lists * a->count, blocks = blocks_of(items, CUDA_THREADS);
     int bytes = 1;
@@ -136,7 +133,7 @@ static void launch_sums(const void *args, int64_t begin, int64_t end) {
     cuda_sort_args order = {.rows = 1, .chunks = chunks, .counts = job->counts, .totals = job->totals};
     cuda_index_args p;
     (void)begin, (void)end;
-    if (!index_params(&job->a, &p)) return;
+    index_params(&job->a, &p);
     p.limit = (uint64_t)job->a.size;
     p.chunks = chunks;
     p.values = job->values;
@@ -164,6 +161,7 @@ static bool record_sums(gm_recorder *r, const gm_scatter_args *a) {
 
 bool cuda_scatter(gm_recorder *r, const gm_scatter_args *a, int64_t n) {
     scatter_job job = {*a, {0}, NULL, 0, a->size < 0 ? a->span : a->size};
+    if (a->ndim > CUDA_DIMS) return r->lack(r, MANY_DIMENSIONS);
     if (is_sums(a, n)) return record_sums(r, a);
     if (n && a->run) job.lists = a->index_run ? n : n / a->run;
     if (job.lists && a->count) {

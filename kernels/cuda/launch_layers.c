@@ -148,10 +148,108 @@ static void launch_convolution(const void *args, int64_t begin, int64_t end) {
                    CUDA_THREADS, 0, &p);
 }
 CUDA_CONTRACT(convolution)
-static void launch_sdpa(const void *args, int64_t begin, int64_t end) {
-    const cuda_sdpa_args p = {*(const gm_sdpa_args *)args};
-    const gm_sdpa_args *s = &p.sdpa;
-    (void)begin;
-    if (end > 0) cuda_start(CUDA_sdpa, s->batches * s->n_heads * s->queries, CUDA_THREADS, 0, &p);
+/* Attention of float32 with many queries is two products and a softmax over its scores, which are in memory for as many
+ * sequences at a time as have room there; other attention is a kernel with a block for each query. */
+#define MANY_QUERIES 32
+#define SCORE_BYTES ((int64_t)256 << 20)
+typedef struct {
+    gm_sdpa_args s;
+    float *scores;     /* NULL: the kernel */
+    const float *zero; /* what is added where there is no mask */
+    int64_t at_once;   /* sequences */
+} sdpa_job;
+
+/* q, k and v of a sequence, and so on, by sequence, head of k and head of q of those of it. */
+static void put_batch(cuda_product_args *p, const gm_sdpa_args *s, int64_t sequences) {
+    p->batch.ndim = 3;
+    p->batch.shape[0] = sequences;
+    p->batch.shape[1] = s->n_kv_heads;
+    p->batch.shape[2] = s->n_heads / s->n_kv_heads;
+    p->batch.count = sequences * s->n_heads;
 }
-CUDA_CONTRACT(sdpa)
+static cuda_strides steps_of(const gm_sdpa_args *s, int64_t sequence, int64_t head, bool shared) {
+    const int64_t group = s->n_heads / s->n_kv_heads;
+    return (cuda_strides){{sequence, shared ? head : group * head, shared ? 0 : head}};
+}
+static void start_composed(const sdpa_job *job, gm_sdpa_args s, int64_t sequences) {
+    const int64_t each = s.queries * s.keys, made = s.queries * s.value_dim;
+    cuda_product_args p = {.out = job->scores,
+                           .x = s.q,
+                           .w = s.k,
+                           .add = s.mask ? s.mask : job->zero,
+                           .type = s.type,
+                           .rows = s.queries,
+                           .columns = s.keys,
+                           .k = s.dim,
+                           .out_row = s.keys,
+                           .out_column = 1,
+                           .x_row = s.q_strides[2],
+                           .x_k = 1,
+                           .w_k = 1,
+                           .w_column = s.k_strides[2],
+                           .alpha = s.scale};
+    put_batch(&p, &s, sequences);
+    p.out_steps = steps_of(&s, s.n_heads * each, each, false);
+    p.x_steps = steps_of(&s, s.q_strides[0], s.q_strides[1], false);
+    p.w_steps = steps_of(&s, s.k_strides[0], s.k_strides[1], true);
+    if (s.mask) {
+        p.beta = 1;
+        p.add_row = s.mask_strides[2];
+        p.add_column = s.mask_strides[3];
+        p.add_steps = steps_of(&s, s.mask_strides[0], s.mask_strides[1], false);
+    }
+    cuda_start_product(&p);
+    const gm_softmax_args softmax = {job->scores, job->scores, s.type, s.keys, s.keys};
+    cuda_start_softmax(&softmax, sequences * s.n_heads * s.queries);
+    p = (cuda_product_args){.out = s.out,
+                            .x = job->scores,
+                            .w = s.v,
+                            .type = s.type,
+                            .rows = s.queries,
+                            .columns = s.value_dim,
+                            .k = s.keys,
+                            .out_row = s.value_dim,
+                            .out_column = 1,
+                            .x_row = s.keys,
+                            .x_k = 1,
+                            .w_k = s.v_strides[2],
+                            .w_column = 1};
+    put_batch(&p, &s, sequences);
+    p.out_steps = steps_of(&s, s.n_heads * made, made, false);
+    p.x_steps = steps_of(&s, s.n_heads * each, each, false);
+    p.w_steps = steps_of(&s, s.v_strides[0], s.v_strides[1], true);
+    cuda_start_product(&p);
+}
+
+static void launch_sdpa(const void *args, int64_t begin, int64_t end) {
+    const sdpa_job *job = args;
+    const cuda_sdpa_args p = {job->s};
+    gm_sdpa_args s = job->s;
+    (void)begin;
+    if (end > 0 && !job->scores) {
+        cuda_start(CUDA_sdpa, s.batches * s.n_heads * s.queries, CUDA_THREADS, 0, &p);
+        return;
+    }
+    for (int64_t at = 0; at < s.batches; at += job->at_once) {
+        const int64_t sequences = s.batches - at < job->at_once ? s.batches - at : job->at_once;
+        start_composed(job, s, sequences);
+        s.q = (const float *)s.q + sequences * s.q_strides[0];
+        s.k = (const float *)s.k + sequences * s.k_strides[0];
+        s.v = (const float *)s.v + sequences * s.v_strides[0];
+        s.out = (float *)s.out + sequences * s.n_heads * s.queries * s.value_dim;
+        if (s.mask) s.mask = (const float *)s.mask + sequences * s.mask_strides[0];
+    }
+}
+bool cuda_sdpa(gm_recorder *r, const gm_sdpa_args *a, int64_t n) {
+    static const float zero = 0;
+    sdpa_job job = {*a, NULL, NULL, 0};
+    const int64_t bytes = a->n_heads * a->queries * a->keys * (int64_t)sizeof(float);
+    const bool plain = a->type == GM_T_F32 && !a->causal && !a->sinks && (!a->mask || a->mask_type == GM_T_F32);
+    if (plain && n > 0 && a->queries >= MANY_QUERIES && bytes > 0 && bytes <= SCORE_BYTES) {
+        job.at_once = SCORE_BYTES / bytes < a->batches ? SCORE_BYTES / bytes : a->batches;
+        job.scores = r->workspace(r, (size_t)(job.at_once * bytes));
+        job.zero = r->constant(r, &zero, sizeof zero);
+        if (!job.scores || !job.zero) return false;
+    }
+    return r->launch(r, launch_sdpa, &job, sizeof job, n, 0, 0);
+}

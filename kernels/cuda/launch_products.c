@@ -6,6 +6,7 @@
 #define HALVES_SHARED (2 * 3 * TILE * (32 + 8) * 2)                    /* product.cu: two operands, three stages */
 #define GROUP_SHARED(columns) (4 * (TILE + (columns)) * 64 * 2 + 1024) /* four stages, and what aligns them */
 #define MANY_TILES 264 /* of 256 columns, two for each processor of a large card */
+#define LEAST_K 128    /* of a part of a product that is cut along k; a multiple of a kernel's step */
 
 /* Whether lines of an operand may be read 16 bytes at a time. */
 static bool is_wide(const void *p, int64_t step, int64_t matrix, const cuda_strides *batch, int ndim, int64_t each) {
@@ -37,7 +38,7 @@ static void start_halves(const cuda_product_args *p, int x, int w) {
         cuda_start((cuda_kernel)(first + 2 * x + w), tiles, CUDA_THREADS, GROUP_SHARED(TILE), p);
     }
 }
-static void start_product(const cuda_product_args *p) {
+void cuda_start_product(const cuda_product_args *p) {
     const bool halves = p->type == GM_T_F16 || p->type == GM_T_BF16;
     const int64_t tiles = blocks_of(p->rows, TILE) * blocks_of(p->columns, TILE) * p->batch.count;
     int x, w;
@@ -73,16 +74,58 @@ static cuda_product_args product_of(const gm_product_args *a) {
                                .beta = a->beta};
 }
 
+/* ---- long sums of few elements, as gradients of weights are: a tile or two would be all the work of a large card.
+ * They are cut along k, by their sizes alone, and the sums of the parts are added in order. ---- */
+typedef struct {
+    gm_product_args a;
+    float *partial; /* NULL: uncut */
+    int64_t part;   /* of k */
+} product_job;
+
+/* k of a part; 0: uncut. */
+static int64_t part_of(const gm_product_args *a, int64_t matrices) {
+    const int64_t tiles = blocks_of(a->rows, TILE) * blocks_of(a->columns, TILE);
+    const bool plain = matrices == 1 && !a->add && a->out_column == 1 && a->out_row == a->columns;
+    if (a->type != GM_T_F32 || !plain || tiles == 0 || 2 * tiles > MANY_TILES || a->k < 4 * LEAST_K) return 0;
+    const int64_t each = blocks_of(a->k, MANY_TILES / tiles);
+    return blocks_of(each, LEAST_K) * LEAST_K;
+}
+static void start_parts(const product_job *job, cuda_product_args p) {
+    const int64_t whole = p.k / job->part, rest = p.k % job->part, items = p.rows * p.columns;
+    cuda_reduce_args sum = {.out = p.out, .in = job->partial, .op = GM_R_SUM, .in_type = GM_T_F32, .parts = 1};
+    p.out = job->partial;
+    p.batch = (cuda_shape){.count = whole, .ndim = 1, .shape = {whole}};
+    p.out_steps.at[0] = items;
+    p.x_steps.at[0] = job->part * p.x_k;
+    p.w_steps.at[0] = job->part * p.w_k;
+    p.k = job->part;
+    cuda_start_product(&p);
+    p.out = job->partial + whole * items;
+    p.x = (const float *)p.x + whole * p.x_steps.at[0];
+    p.w = (const float *)p.w + whole * p.w_steps.at[0];
+    p.batch.count = p.batch.shape[0] = 1;
+    p.k = rest;
+    if (rest) cuda_start_product(&p);
+    sum.out_type = GM_T_F32;
+    sum.kept = (cuda_shape){.count = items, .ndim = 1, .shape = {items}};
+    sum.kept_steps.at[0] = 1;
+    sum.reduced.ndim = 1;
+    sum.reduced.count = sum.reduced.shape[0] = sum.part = whole + (rest > 0);
+    sum.reduced_steps.at[0] = items;
+    cuda_start(CUDA_reduce_columns_sum_f32, blocks_of(items, 32), CUDA_THREADS, 0, &sum);
+}
+
 static void launch_product(const void *args, int64_t begin, int64_t end) {
-    const gm_product_args *a = args;
+    const product_job *job = args;
+    const gm_product_args *a = &job->a;
     cuda_product_args p = product_of(a);
     (void)begin;
-    if (a->type == GM_T_F64) {
-        cuda_refuse("a product of float64");
+    if (job->partial) {
+        start_parts(job, p);
         return;
     }
-    if (a->ndim > CUDA_DIMS) {
-        cuda_refuse("a product of more than 10 dimensions");
+    if (a->type == GM_T_F64) {
+        cuda_refuse("a product of float64");
         return;
     }
     p.batch.ndim = a->ndim ? a->ndim : 1;
@@ -95,9 +138,15 @@ static void launch_product(const void *args, int64_t begin, int64_t end) {
         p.w_steps.at[d] = a->w_strides[d];
         if (a->add) p.add_steps.at[d] = a->add_strides[d];
     }
-    if (end > 0 && a->rows > 0 && a->columns > 0) start_product(&p);
+    if (end > 0 && a->rows > 0 && a->columns > 0) cuda_start_product(&p);
 }
-CUDA_CONTRACT(product)
+bool cuda_product(gm_recorder *r, const gm_product_args *a, int64_t n) {
+    if (a->ndim > CUDA_DIMS) return r->lack(r, MANY_DIMENSIONS);
+    product_job job = {*a, NULL, part_of(a, n)};
+    const int64_t parts = job.part ? blocks_of(a->k, job.part) : 0;
+    if (parts && !(job.partial = r->workspace(r, (size_t)(parts * a->rows * a->columns) * sizeof(float)))) return false;
+    return r->launch(r, launch_product, &job, sizeof job, n, 0, 0);
+}
 
 static void launch_gather_product(const void *args, int64_t begin, int64_t end) {
     const gm_gather_product_args *a = args;
@@ -112,6 +161,6 @@ static void launch_gather_product(const void *args, int64_t begin, int64_t end) 
     p.w_matrices = a->w_matrices;
     p.x_matrix = a->x_matrix;
     p.w_matrix = a->w_matrix;
-    if (end > 0 && p.rows > 0 && p.columns > 0) start_product(&p);
+    if (end > 0 && p.rows > 0 && p.columns > 0) cuda_start_product(&p);
 }
 CUDA_CONTRACT(gather_product)

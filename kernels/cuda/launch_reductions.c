@@ -66,10 +66,6 @@ static void launch_reduce(const void *args, int64_t begin, int64_t end) {
     (void)begin;
     if (end == 0 || !walk_of(&kept, a->n_kept, a->kept_shape, 1, &a->kept_strides)) return;
     const bool some = walk_of(&reduced, a->n_reduced, a->reduced_shape, 1, &a->reduced_strides);
-    if (kept.outer_ndim || reduced.outer_ndim) {
-        cuda_refuse("a reduction of more than 8 dimensions");
-        return;
-    }
     if (!some) reduced.shape.ndim = 1;
     const reduction kernels = reduction_of(a->op, a->in_type);
     const int64_t warps = CUDA_THREADS / 32;
@@ -94,6 +90,9 @@ static void launch_reduce(const void *args, int64_t begin, int64_t end) {
 }
 
 bool cuda_reduce(gm_recorder *r, const gm_reduce_args *a, int64_t n) {
+    if (!walk_fits(a->n_kept, a->kept_shape, a->kept_strides) ||
+        !walk_fits(a->n_reduced, a->reduced_shape, a->reduced_strides))
+        return r->lack(r, MANY_DIMENSIONS);
     const int64_t length = product_of(a->n_reduced, a->reduced_shape);
     parted_reduce job = {*a, NULL, {1, 0}, is_columns(a)};
     if (n && (job.columns || length > SHORT))
@@ -115,10 +114,6 @@ static void launch_arg_reduce(const void *args, int64_t begin, int64_t end) {
     cuda_walk kept;
     (void)begin;
     if (end == 0 || !walk_of(&kept, a->n_kept, a->kept_shape, 1, &a->kept_strides)) return;
-    if (kept.outer_ndim) {
-        cuda_refuse("a reduction of more than 8 dimensions");
-        return;
-    }
     const cuda_arg_reduce_args p = {a->out,        a->in,     job->partial, a->max,       a->type,    kept.shape,
                                     kept.steps[0], a->length, a->stride,    job->p.parts, job->p.part};
     if (job->columns) cuda_start(CUDA_arg_columns, blocks_of(end, 32) * p.parts, CUDA_THREADS, 0, &p);
@@ -128,6 +123,7 @@ static void launch_arg_reduce(const void *args, int64_t begin, int64_t end) {
 }
 
 bool cuda_arg_reduce(gm_recorder *r, const gm_arg_reduce_args *a, int64_t n) {
+    if (!walk_fits(a->n_kept, a->kept_shape, a->kept_strides)) return r->lack(r, MANY_DIMENSIONS);
     parted_arg_reduce job = {*a, NULL, {1, 0}, a->stride != 1 && a->n_kept && a->kept_strides[a->n_kept - 1] == 1};
     if (n && (job.columns || a->length > SHORT)) job.p = part_of(job.columns ? blocks_of(n, 32) : n, a->length, false);
     if (job.p.parts > 1 && !(job.partial = r->workspace(r, (size_t)(n * job.p.parts) * 16))) return false;
@@ -158,13 +154,15 @@ static void start_rows(cuda_kernel first, int type, cuda_rows_args p) {
     cuda_start((cuda_kernel)(kernel + 2), p.rows, CUDA_ROW_THREADS, (size_t)(in_memory * group) * sizeof(float), &p);
 }
 
-static void launch_softmax(const void *args, int64_t begin, int64_t end) {
-    const gm_softmax_args *a = args;
-    (void)begin;
+void cuda_start_softmax(const gm_softmax_args *a, int64_t rows) {
     if (a->type == GM_T_F64) cuda_refuse("softmax of float64");
     else if (a->dim > 0)
         start_rows(CUDA_softmax_f16_short, a->type,
-                   (cuda_rows_args){.out = a->out, .x = a->in, .rows = end, .dim = a->dim, .stride = a->in_stride});
+                   (cuda_rows_args){.out = a->out, .x = a->in, .rows = rows, .dim = a->dim, .stride = a->in_stride});
+}
+static void launch_softmax(const void *args, int64_t begin, int64_t end) {
+    (void)begin;
+    cuda_start_softmax(args, end);
 }
 CUDA_CONTRACT(softmax)
 

@@ -1,6 +1,6 @@
 /* product.cu - products of matrices. Each element of a result is summed along k in one order, whatever the other rows,
  * columns and matrices are: by tiles of k of the tensor cores for float16 and bfloat16, one after another for float32.
- */
+ * A launcher may cut k (launch_products.c). */
 #include "functions.cuh"
 
 /* ---- float16 and bfloat16: a block makes 128 x 128 of out, each of 8 warps 64 x 32 of it, by steps of 32 along k ----

@@ -1,13 +1,25 @@
 /* start.c - what launchers call: kernels are started on the device whose launcher runs in this thread; and what errors
  * of the driver mean for that device. */
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include "cuda/device_state.h"
 #include "cuda/launch.h"
 
 static _Thread_local gm_device_state *issuing; /* whose launcher runs in this thread */
 static _Thread_local gm_device_result outcome; /* of what it started */
+static _Thread_local char reason[DEVICE_WHY];  /* of what failed last in this thread */
+
+const char *cuda_why(const gm_device_state *d) {
+    (void)d;
+    return reason;
+}
+/* Once; its reason stays. */
+static void lose(gm_device_state *d) {
+    if (atomic_exchange(&d->ending, true)) return;
+    memcpy(d->why, reason, sizeof reason);
+    atomic_store(&d->lost, true);
+}
 
 /* Others, such as more registers than the card has, are of one launch. */
 static bool ends_context(int error) {
@@ -22,16 +34,16 @@ gm_device_result cuda_fails(gm_device_state *d, int error, const char *what) {
     char words[256];
     if (error == DRIVER_SUCCESS) return DEVICE_OK;
     driver_says(d->driver, error, words, sizeof words);
-    snprintf(d->why, sizeof d->why, "%s: %s", what, words);
+    snprintf(reason, sizeof reason, "%s: %s", what, words);
     if (error == DRIVER_OUT_OF_MEMORY) return DEVICE_MEMORY;
     if (!ends_context(error)) return DEVICE_FAILED;
-    atomic_store(&d->lost, true);
+    lose(d);
     return DEVICE_LOST;
 }
 bool cuda_is_lost(gm_device_state *d) {
-    if (d->owner == getpid()) return atomic_load(&d->lost);
-    snprintf(d->why, sizeof d->why, DRIVER_FORKED);
-    return true;
+    const bool forked = d->owner != getpid(), lost = atomic_load(&d->lost);
+    if (forked || lost) snprintf(reason, sizeof reason, "%s", forked ? DRIVER_FORKED : d->why);
+    return forked || lost;
 }
 /* The context becomes this thread's. */
 gm_device_result cuda_enter(gm_device_state *d, const char *what) {
@@ -72,6 +84,6 @@ void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, 
 bool cuda_has_group_mma(void) { return issuing->group_mma; }
 
 void cuda_refuse(const char *what) {
-    snprintf(issuing->why, sizeof issuing->why, "%s has no kernel on the GPU; pass stream=mx.cpu", what);
+    snprintf(reason, sizeof reason, "%s is more than the GPU's kernels take: pass stream=mx.cpu", what);
     outcome = DEVICE_FAILED;
 }

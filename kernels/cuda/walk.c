@@ -43,3 +43,8 @@ void walk_outer(const cuda_walk *w, int operands, int64_t index, int64_t *offset
         for (int k = 0; k < operands; k++) offsets[k] += at * w->outer_steps[k][d];
     }
 }
+
+bool walk_fits(int ndim, const int64_t *shape, const int64_t *strides) {
+    cuda_walk w;
+    return !walk_of(&w, ndim, shape, 1, &strides) || w.outer_ndim == 0;
+}

@@ -384,6 +384,30 @@ static void a_child_has_no_devices(void) {
     work_free(&w);
 }
 
+static void *look_for_devices(void *count) {
+    *(int *)count = gm_device_count(NULL);
+    return NULL;
+}
+
+/* The first test: nobody has looked. The child looks too, and does not wait for ever for what its parent had begun. */
+static void a_fork_while_somebody_looks_for_devices(void) {
+    const char *mode = getenv("GOMLX_FAKE_DEVICE");
+    pthread_t thread;
+    int status = -1, count = 0;
+    setenv("GOMLX_FAKE_DEVICE", "slow", 1);
+    CHECK(pthread_create(&thread, NULL, look_for_devices, &count) == 0);
+    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        alarm(60);
+        _exit(gm_device_count(NULL) == 2 && device_get(1) ? 0 : 1);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    pthread_join(thread, NULL);
+    CHECK(count == 2);
+    mode ? setenv("GOMLX_FAKE_DEVICE", mode, 1) : unsetenv("GOMLX_FAKE_DEVICE");
+}
+
 /* At each call; the fake device's second one is well all the while. The last test: the first is lost then. */
 static void a_lost_device_stays_lost(void) {
     work w = work_new(81);
@@ -403,7 +427,9 @@ static void a_lost_device_stays_lost(void) {
 }
 
 int main(void) {
-    CHECK(gm_init() == GM_OK && find_fake() && device_get(1) && device_get(2));
+    CHECK(gm_init() == GM_OK && find_fake());
+    a_fork_while_somebody_looks_for_devices();
+    CHECK(device_get(1) && device_get(2));
     if (check_failed)
         return check_summary();
     pinned_memory_fails_from_cold();

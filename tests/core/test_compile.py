@@ -1,4 +1,5 @@
 """Compiled functions: what is traced again, state, functions without shapes, fused chains."""
+import importlib
 import math
 
 import numpy as np
@@ -262,3 +263,17 @@ def test_slices_with_starts_in_shapeless_functions():
         assert part.tolist() == x[i:i + 2, :3].tolist() and whole.tolist() == want.tolist()
     with pytest.raises(ValueError):
         f(mx.ones((1, 3)), mx.array([0]))
+
+
+def test_constants_that_are_others_at_each_call_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("gomlx.core._compile"), "MOST_GRAPHS", 3)
+    traced = []
+
+    @mx.compile
+    def f(x, k):
+        traced.append(k)
+        return x * k
+    assert [f(mx.array(2.0), float(k)).item() for k in range(6)] == [0, 2, 4, 6, 8, 10]
+    assert len(f._graphs.by_signature) == 3
+    assert f(mx.array(3.0), 5.0).item() == 15 and f(mx.array(3.0), 0.0).item() == 0
+    assert traced == [0, 1, 2, 3, 4, 5, 0]

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -151,16 +152,30 @@ def test_what_could_not_be_read_may_be_read_later(stored):
     assert open_files() == files
 
 
+def products_of(x, seconds):
+    """How many products with x take so long, at least: a GPU does two hundred in ten milliseconds."""
+    count, took = 1, 0.0
+    while took < seconds / 30:
+        count *= 2
+        y = x
+        for _ in range(count):
+            y = y @ x
+        mx.eval(x)
+        started = time.perf_counter()
+        mx.eval(y)
+        took = time.perf_counter() - started
+    return int(count * seconds / took) + 1
+
+
 def test_arrays_of_an_interrupted_evaluation_may_be_read_later(stored):
     """The evaluation of what is loaded, of numbers, and of products that take long ends in the middle of these."""
     _, load, values = stored
     gc.collect()
     files = open_files()
     x = mx.random.normal((1000, 1000)) * 0.03
-    mx.eval(x)
     first, slow, last, numbers = load(), x, load(), mx.arange(5)
     early = first[:3] * 2
-    for _ in range(200):
+    for _ in range(products_of(x, 5.0)):
         slow = slow @ x
 
     def stop(*_):
@@ -171,6 +186,7 @@ def test_arrays_of_an_interrupted_evaluation_may_be_read_later(stored):
         with pytest.raises(TimeoutError):
             mx.eval(early, first, slow, last + slow[0, 0], numbers + slow.astype(mx.int32)[0, 0], last)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     with pytest.raises(RuntimeError, match="interrupted"):
         mx.eval(slow)

@@ -2,11 +2,12 @@
  * that faults when the host touches it. GOMLX_DEVICE_LIBRARY names it (tests/support/fake_device.py builds it).
  *
  * What is asked for runs when somebody waits for it, as late as possible, so that a wait that is missing shows. With
- * GOMLX_FAKE_DEVICE=now it runs at once. GOMLX_FAKE_LACKS names a contract that it has not.
+ * GOMLX_FAKE_DEVICE=now it runs at once, with =slow it takes its time to be found. GOMLX_FAKE_LACKS names a contract
+ * that it has not.
  *
  * fake_fail("alloc", 3) makes the third allocation from now on fail, -3 that and all after it; "copy", "launch",
  * "wait", "pinned" and "lose", the call of any kind after which the device is lost, likewise. fake_count gives the
- * calls so far. */
+ * calls so far, fake_most_waiting the most launches that were on their way at a time since it was called last. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -55,12 +56,12 @@ struct gm_device_state {
     work *first, **last;
     uint64_t marks, done;
     bool lost;
-    char why[DEVICE_WHY];
 };
 
 static struct gm_device_state states[DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static long fail_at[KINDS], calls[KINDS];
+static long waiting, most_waiting; /* launches */
 static bool at_once;
 static int key = -1; /* a protection key: the memory is open to one thread at a time. -1: to all of them, by mprotect */
 
@@ -78,6 +79,12 @@ EXPORT long fake_count(const char *what) {
     return -1;
 }
 
+EXPORT long fake_most_waiting(void) {
+    const long most = most_waiting;
+    most_waiting = 0;
+    return most;
+}
+
 EXPORT size_t fake_used(void) { return states[0].used; }
 
 static bool fails(call_kind kind) {
@@ -85,17 +92,17 @@ static bool fails(call_kind kind) {
     return fail_at[kind] < 0 ? calls[kind] >= -fail_at[kind] : calls[kind] == fail_at[kind];
 }
 
-static gm_device_result say(gm_device_state *d, gm_device_result result, const char *why) {
-    snprintf(d->why, sizeof d->why, "%s", why);
+static _Thread_local const char *reason = ""; /* of what failed last in this thread */
+static gm_device_result say(gm_device_result result, const char *why) {
+    reason = why;
     return result;
 }
 
 /* With the lock held, at the beginning of each call. */
 static bool is_lost(gm_device_state *d) {
-    if (fails(LOSE)) {
-        d->lost = true;
-        say(d, DEVICE_LOST, "the fake device was made to fall off the bus");
-    }
+    d->lost |= fails(LOSE);
+    if (d->lost)
+        say(DEVICE_LOST, "the fake device was made to fall off the bus");
     return d->lost;
 }
 
@@ -134,7 +141,7 @@ static void run_one(gm_device_state *d, work *w) {
     if (w->mark)
         d->done = w->mark;
     else if (w->fn)
-        w->fn(w->args, 0, w->n);
+        waiting--, w->fn(w->args, 0, w->n);
     else
         memcpy(w->to, w->from, w->bytes);
 }
@@ -170,6 +177,8 @@ static void ask(gm_device_state *d, work w) {
     kept->next = NULL;
     *d->last = kept;
     d->last = &kept->next;
+    waiting += w.fn != NULL;
+    most_waiting = waiting > most_waiting ? waiting : most_waiting;
     if (at_once)
         run_until(d, UINT64_MAX, INT64_MAX);
 }
@@ -182,6 +191,8 @@ static int count_devices(char why[DEVICE_WHY]) {
     if (getenv("GOMLX_FAKE_LACKS"))
         lack(getenv("GOMLX_FAKE_LACKS"));
     at_once = text && strcmp(text, "now") == 0;
+    if (text && strcmp(text, "slow") == 0)
+        nanosleep(&(struct timespec){0, 300000000}, NULL);
     if (text && strcmp(text, "none") == 0)
         return snprintf(why, DEVICE_WHY, "the fake device is switched off; switch it on"), 0;
     return DEVICES;
@@ -203,7 +214,8 @@ static void facts(const gm_device_state *d, gm_device_facts *out) {
                              .memory = MEMORY,
                              .free = MEMORY - d->used,
                              .driver = "1.0",
-                             .kernels = "the processor's"};
+                             .kernels = "the processor's",
+                             .ordinal = (int)(d - states)};
 }
 
 static gm_device_result allocate(gm_device_state *d, size_t bytes, void **out) {
@@ -215,7 +227,7 @@ static gm_device_result allocate(gm_device_state *d, size_t bytes, void **out) {
     if (is_lost(d))
         result = DEVICE_LOST;
     else if (fails(ALLOC) || d->used + size > MEMORY || !(b = malloc(sizeof *b)))
-        result = say(d, DEVICE_MEMORY, "the fake device has no more memory");
+        result = say(DEVICE_MEMORY, "the fake device has no more memory");
     if (result == DEVICE_OK) {
         while (*at && (*at)->begin - begin < size) {
             begin = (*at)->begin + (*at)->bytes;
@@ -258,7 +270,7 @@ static gm_device_result copy(gm_device_state *d, void *to, const void *from, siz
     if (is_lost(d))
         result = DEVICE_LOST;
     else if (fails(COPY))
-        result = say(d, DEVICE_FAILED, "the fake device was made to fail at a copy");
+        result = say(DEVICE_FAILED, "the fake device was made to fail at a copy");
     else
         ask(d, (work){.to = to, .from = from, .bytes = bytes});
     pthread_mutex_unlock(&lock);
@@ -271,7 +283,7 @@ static gm_device_result launch(gm_device_state *d, gm_kernel fn, const void *arg
     if (is_lost(d))
         result = DEVICE_LOST;
     else if (fails(LAUNCH))
-        result = say(d, DEVICE_FAILED, "the fake device was made to fail at a launch");
+        result = say(DEVICE_FAILED, "the fake device was made to fail at a launch");
     else
         ask(d, (work){.fn = fn, .args = args, .n = n});
     pthread_mutex_unlock(&lock);
@@ -293,14 +305,23 @@ static gm_device_result await_mark(gm_device_state *d, uint64_t at, int64_t dead
     if (is_lost(d))
         result = DEVICE_LOST;
     else if (fails(WAIT))
-        result = say(d, DEVICE_FAILED, "the fake device was made to fail at its work");
+        result = say(DEVICE_FAILED, "the fake device was made to fail at its work");
     else if (!run_until(d, at, deadline_ns))
         result = DEVICE_AGAIN;
     pthread_mutex_unlock(&lock);
     return result;
 }
 
-static const char *why(const gm_device_state *d) { return d->why; }
+static gm_device_result settle(gm_device_state *d) {
+    pthread_mutex_lock(&lock);
+    gm_device_result result = is_lost(d) ? DEVICE_LOST : DEVICE_OK;
+    if (result == DEVICE_OK)
+        run_until(d, UINT64_MAX, INT64_MAX);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+static const char *why(const gm_device_state *d) { return (void)d, reason; }
 
 /* ---- contracts: the processor's, whose launches become one each ---- */
 typedef struct {
@@ -363,6 +384,11 @@ static const void *wrapped_constant(gm_recorder *r, const void *data, size_t byt
     return w->real->constant(w->real, data, bytes);
 }
 
+static bool wrapped_lack(gm_recorder *r, const char *what) {
+    wrapped *w = (wrapped *)r;
+    return w->real->lack(w->real, what);
+}
+
 static wrapped wrap(gm_recorder *real) {
     return (wrapped){.recorder = {.contracts = &contracts_cpu,
                                   .kernels = real->kernels,
@@ -372,7 +398,8 @@ static wrapped wrap(gm_recorder *real) {
                                   .fence = wrapped_fence,
                                   .workspace = wrapped_workspace,
                                   .arguments = wrapped_arguments,
-                                  .constant = wrapped_constant},
+                                  .constant = wrapped_constant,
+                                  .lack = wrapped_lack},
                      .real = real};
 }
 
@@ -413,4 +440,5 @@ EXPORT const gm_device_calls gomlx_device = {.kind = "fake",
                                              .launch = launch,
                                              .mark = mark,
                                              .wait = await_mark,
+                                             .settle = settle,
                                              .why = why};

@@ -520,17 +520,18 @@ static void attention_strides(int64_t strides[3], int64_t heads, int64_t rows, i
 static void check_sdpa(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory()) {
         static const int64_t dims[] = {1, 8, 32, 64, 80, 128, 256, 512}, all_keys[] = {1, 5, 33, 255, 256, 257, 530, 0};
-        const int type = random_float_type();
+        const bool is_long = c % 3 == 0; /* as many queries as products are worth it for */
+        const int type = is_long && c % 2 ? GM_T_F32 : random_float_type();
         gm_sdpa_args h = {.type = type,
                           .batches = 1 + below(2),
                           .n_kv_heads = 1 + below(2),
-                          .queries = 1 + below(6),
+                          .queries = is_long ? 32 + below(9) : 1 + below(6),
                           .keys = all_keys[below(8)],
                           .dim = dims[below(8)],
                           .value_dim = dims[below(8)]};
         h.n_heads = h.n_kv_heads * (1 + below(3));
         h.scale = 1 / sqrtf((float)h.dim);
-        h.causal = below(2);
+        h.causal = below(is_long ? 4 : 2) == 1;
         attention_strides(h.q_strides, h.n_heads, h.queries, h.dim);
         attention_strides(h.k_strides, h.n_kv_heads, h.keys, h.dim);
         attention_strides(h.v_strides, h.n_kv_heads, h.keys, h.value_dim);

@@ -115,6 +115,31 @@ def test_a_gpu(run):
 
 
 @pytest.mark.slow
+def test_more_dimensions_than_kernels_walk_over_are_the_processor_s(run):
+    run("""
+        x = mx.array(np.arange(2**18, dtype=np.float32).reshape((2,) * 18))
+        y = mx.array(np.arange(2**9, dtype=np.int32).reshape((2,) * 9))
+        turned = mx.contiguous(mx.arange(2**11).reshape((2,) * 11)).astype(mx.float32)
+        turned = turned.transpose(8, 6, 4, 2, 0, 7, 5, 3, 1, 9, 10)
+        every_other = tuple(range(0, 18, 2))
+        for name, f in [("sum", lambda: mx.sum(x, axis=every_other)), ("pad", lambda: mx.pad(y, 1)),
+                        ("argmax", lambda: mx.argmax(turned, axis=-1)),
+                        ("matmul", lambda: turned @ turned.transpose(*range(9), 10, 9)),
+                        ("take", lambda: mx.take_along_axis(turned, mx.zeros(turned.shape[:10] + (1,), mx.int32), -1)),
+                        ("index", lambda: turned[:, :, mx.array([1, 0])] * 2),
+                        ("elements", lambda: mx.exp(turned / 100) + turned), ("copy", lambda: mx.contiguous(turned))]:
+            got = f()
+            mx.eval(got)
+            with mx.stream(mx.cpu):
+                want = f()
+                assert np.allclose(np.array(got), np.array(want), rtol=1e-5), name
+        fallbacks = mx.device_info(mx.gpu)["fallbacks"]
+        assert sum(fallbacks.values()) >= 2 and all(count == 1 for count in fallbacks.values()), fallbacks
+        print(fallbacks)
+    """)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["alloc", "pinned", "copy", "launch", "load"])
 def test_each_call_of_the_driver_fails_in_turn(run, what):
     """An error that says so, and then all goes on: no value is wrong and nothing is lost."""

@@ -275,6 +275,75 @@ def test_a_device_that_is_lost(run):
     """)
 
 
+def test_compiled_functions_follow_the_default_device(run):
+    run("""
+        f = mx.compile(lambda x: mx.exp(x * 2) + mx.arange(3))
+        x = mx.array([1.0, 2.0, 3.0])
+        for device, launches in ((mx.gpu, True), (mx.cpu, False), (mx.gpu, True), (mx.cpu, False)):
+            before = fake.fake_count(b"launch")
+            with mx.stream(device):
+                y = f(x)
+                mx.eval(y)
+            assert (fake.fake_count(b"launch") > before) == launches, device
+            assert np.allclose(np.array(y), np.exp([2, 4, 6]) + np.arange(3))
+    """)
+
+
+def test_training_computes_where_the_model_is(run, shared):
+    """Losses and the optimiser too: nothing goes to the default device."""
+    steps = """
+        rows = [{"prompt": f"Tell me of {i}.", "chosen": f"{i} met a cat.", "rejected": "No."} for i in range(4)]
+        with gomlx.load() as model:
+            before = fake.fake_count(b"launch"), fake.fake_count(b"copy")
+            run = gomlx.train(model, rows, loss="dpo", steps=2, batch=2, eval_data=rows, eval_every=1, progress=False)
+            run.finish()
+        assert (fake.fake_count(b"launch"), fake.fake_count(b"copy")) == before
+        print([step.loss for step in run.history], run.history[-1].eval_loss)
+    """
+    assert run(steps) == run(steps, GOMLX_DEVICE="cpu")
+
+
+def test_jobs_that_wait_are_one_evaluation(run):
+    run("""
+        x = mx.ones((16,)) + 1
+        mx.eval(x)
+        for bad in (False, True):
+            slow = y = mx.ones((600, 600), stream=mx.cpu)
+            for _ in range(30):
+                slow = mx.matmul(slow, y, stream=mx.cpu)
+            mx.async_eval(slow)
+            waits = fake.fake_count(b"wait")
+            made = [x * i for i in range(8)]
+            if bad:
+                made[3] = mx.take(x, mx.array([99])) * 2
+            for one in made:
+                mx.async_eval(one)
+            if bad:
+                assert "index 99" in fails(mx.synchronize, IndexError)
+            mx.synchronize()
+            assert bad or fake.fake_count(b"wait") - waits < 8, fake.fake_count(b"wait") - waits
+            for i, one in enumerate(made):
+                if bad and i == 3:
+                    assert "index 99" in fails(one.tolist, IndexError)
+                else:
+                    assert one.tolist() == [2 * i] * 16
+    """)
+
+
+def test_a_parameter_moves_by_few_launches(run):
+    run("""
+        from gomlx import optimizers
+        for optimizer in (optimizers.Adam(1e-3), optimizers.AdamW(1e-3), optimizers.AdamW(1e-3, bias_correction=True)):
+            parameters = {f"p{i}": mx.ones((30, 20 + i)) for i in range(9)}
+            for _ in range(2):
+                mx.eval(parameters, optimizer.state)
+                before = fake.fake_count(b"launch")
+                parameters = optimizer.apply_gradients(parameters, parameters)
+                mx.eval(parameters, optimizer.state)
+            assert fake.fake_count(b"launch") - before <= 9 * 7 + 2, fake.fake_count(b"launch") - before
+    """)
+
+
 def test_fork(run):
     run(FORK)
 
@@ -301,6 +370,60 @@ def test_a_signal_ends_a_long_evaluation(run):
         assert fake.fake_count(b"launch") - launches < 10000, fake.fake_count(b"launch")
         assert "interrupted" in fails(y.tolist, RuntimeError)
         assert (x + 1).sum().item() == 512 * 512 + 512
+    """)
+
+
+def test_few_launches_that_take_long_are_on_their_way(run):
+    """What is begun cannot be cancelled: so Ctrl-C waits for the length of these."""
+    run("""
+        x = y = mx.array(np.eye(1000, dtype=np.float32))
+        for _ in range(30):
+            y = y @ x
+        mx.eval(y)                                          # each takes more than 5 ms
+        assert fake.fake_most_waiting() <= 8
+        x = y = mx.ones((4,))
+        for _ in range(2000):
+            y = y * x
+        mx.eval(y)
+        assert 8 < fake.fake_most_waiting() <= 128
+    """)
+
+
+def test_dlpack(run):
+    """Without a copy among those that use the same GPU; to the host only when it is asked for."""
+    run("""
+        import gc
+        x = mx.arange(12).reshape(3, 4) * 1.5
+        want = (np.arange(12).reshape(3, 4) * 1.5).tolist()
+        assert x.__dlpack_device__() == (2, 0)
+        mx.eval(x)
+        used = mx.get_active_memory()
+        shared, turned = mx.from_dlpack(x, copy=False), mx.from_dlpack(x.__dlpack__(max_version=(1, 0)), copy=False).T
+        assert mx.get_active_memory() == used and shared.__dlpack_device__() == (2, 0)
+        assert (shared + 1).tolist() == (np.array(want) + 1).tolist() and turned.tolist() == np.array(want).T.tolist()
+        copies = [mx.from_dlpack(x), mx.array(x.T), mx.from_dlpack(x[::-1, ::2]), mx.from_dlpack(mx.zeros((0, 3)))]
+        mx.eval(copies)
+        assert mx.get_active_memory() > used and copies[0].__dlpack_device__() == (2, 0)
+        mx.eval(x + 1)                                          # what it had may be used again, if it is nobody's
+        del x
+        gc.collect()
+        assert shared.tolist() == want and copies[0].tolist() == want
+        assert copies[1].tolist() == np.array(want).T.tolist()
+        assert copies[2].tolist() == np.array(want)[::-1, ::2].tolist() and copies[3].shape == (0, 3)
+        assert np.asarray(shared).tolist() == want
+        if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
+            assert np.from_dlpack(shared, device="cpu").tolist() == want
+        assert "device" in fails(lambda: np.from_dlpack(shared), BufferError, RuntimeError)
+        assert "only be a copy" in fails(lambda: shared.__dlpack__(dl_device=(1, 0), copy=False), BufferError)
+        assert "not on (2, 1)" in fails(lambda: shared.__dlpack__(dl_device=(2, 1)), BufferError)
+        here = mx.add(mx.array([1, 2]), 1, stream=mx.cpu)
+        assert here.__dlpack_device__() == (1, 0) and np.from_dlpack(here).tolist() == [2, 3]
+        with mx.stream(mx.Device(mx.gpu, 1)):
+            other = mx.arange(3) + 1
+        assert other.__dlpack_device__() == (2, 1) and mx.from_dlpack(other).__dlpack_device__() == (2, 1)
+        del shared, turned, copies, other
+        gc.collect()
+        assert mx.get_active_memory() < used
     """)
 
 

@@ -936,8 +936,12 @@ static void check_product(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory()) {
         static const int types[] = {GM_T_F16, GM_T_BF16, GM_T_F32, GM_T_C64};
         const int type = types[c % 4];
-        const int64_t rows = product_size(), columns = product_size(), k = below(20) ? product_size() : 0;
-        const int64_t batch = 1 + below(3);
+        const bool is_long = c % 8 == 2; /* a sum that is cut, but where something is added */
+        const int64_t rows = product_size(), columns = product_size();
+        const int64_t k = is_long     ? 512 + below(1500)
+                          : below(20) ? product_size()
+                                      : 0,
+                      batch = is_long ? 1 : 1 + below(3);
         const bool turned_x = below(4) == 0, turned_w = below(2), has_add = type != GM_T_C64 && below(3) == 0;
         const bool one_w = below(3) == 0; /* the same matrix for the whole batch */
         operand x = operand_of((size_t)(batch * rows * k) * 8 + 8),

@@ -351,3 +351,22 @@ def test_steps_against_mlx(name, options, dtype, tol):
     for path, (kind, value) in want.items():
         assert got[path][0] == kind, path
         np.testing.assert_allclose(got[path][1], value, rtol=tol, atol=tol, err_msg=path)
+
+
+@pytest.mark.parametrize("kind, options", [(opt.Adam, {}), (opt.AdamW, {"weight_decay": 0.1}),
+                                           (opt.Adam, {"bias_correction": True})])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_the_compiled_step_has_the_bits_of_its_operations(kind, options, dtype):
+    def moved():
+        optimizer = kind(1e-2, **options)
+        tree = {"w": mx.linspace(-2, 3, 77).astype(dtype), "b": mx.array([1e-4, -5.0], dtype=dtype)}
+        for _ in range(3):
+            tree = optimizer.apply_gradients({"w": tree["w"] * 0.5, "b": tree["b"] + 1}, tree)
+        return [mx.view(one, mx.uint8).tolist() for one in (tree["w"], tree["b"], optimizer.state["w"]["v"])]
+
+    want = moved()
+    mx.disable_compile()
+    try:
+        assert moved() == want
+    finally:
+        mx.enable_compile()

@@ -1,4 +1,4 @@
-"""Python programs that tests run on a fake device or a fake driver, each in a process of its own."""
+"""Python programs that tests run on a GPU, a fake device or a fake driver, each in a process of its own."""
 import subprocess
 import sys
 import textwrap
@@ -11,10 +11,6 @@ faulthandler.enable()
 import numpy as np
 import gomlx
 import gomlx.core as mx
-fake = ctypes.CDLL(os.environ[{library!r}])
-fake.fake_count.restype = ctypes.c_long
-fake.fake_fail.argtypes = [ctypes.c_char_p, ctypes.c_long]
-fake.fake_used.restype = ctypes.c_size_t
 
 
 def fails(function, *classes):
@@ -22,9 +18,15 @@ def fails(function, *classes):
         function()
     except classes as error:
         return str(error)
-    raise AssertionError(f"none of {{classes}}")
+    raise AssertionError(f"none of {classes}")
 
 
+"""
+FAKE = """
+fake = ctypes.CDLL(os.environ[{library!r}])
+fake.fake_count.restype = ctypes.c_long
+fake.fake_fail.argtypes = [ctypes.c_char_p, ctypes.c_long]
+fake.fake_used.restype = ctypes.c_size_t
 """
 # The child has no GPU, and says so; the parent keeps it.
 FORK = """
@@ -44,8 +46,9 @@ FORK = """
 
 
 def run_program(program, library, environment, timeout):
-    """What the program prints. `fake` is the library that the variable `library` names, fails() what an error says."""
-    text = BEGIN.format(library=library) + textwrap.dedent(program)
+    """What the program prints. fails() is what an error says, `fake` the library that the variable `library` names;
+    None: there is none, and the program has a real device."""
+    text = BEGIN + (FAKE.format(library=library) if library else "") + textwrap.dedent(program)
     done = subprocess.run([sys.executable, "-P", "-c", text], cwd=ROOT, text=True, env=environment,
                           capture_output=True, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -207,7 +207,7 @@ SPECIAL = BINARY | {
     "__arrow_c_array__": ("requested_schema: Any = None", "tuple[Any, Any]"),
     "__bool__": ("", "bool"), "__bytes__": ("", "bytes"), "__complex__": ("", "complex"), "__copy__": ("", "array"),
     "__deepcopy__": ("memo: Any, /", "array"), "__delitem__": ("key: Index, /", "None"),
-    "__dlpack__": ("*, stream: None = None, max_version: tuple[int, int] | None = None, "
+    "__dlpack__": ("*, stream: Any = None, max_version: tuple[int, int] | None = None, "
                    "dl_device: tuple[int, int] | None = None, copy: bool | None = None", "Any"),
     "__dlpack_device__": ("", "tuple[int, int]"), "__enter__": ("", "Self"),
     "__exit__": ("*exception: object", "None"), "__float__": ("", "float"), "__format__": ("spec: str, /", "str"),

@@ -268,7 +268,9 @@ static gm_array *wrap_view(gm_scope *scope, Py_buffer *view, gm_dtype type) {
     }
     i->link.give_back = import_give_back;
     i->view = *view;
-    gm_array *node = gm_array_wrap(scope, type, view->ndim, shape, (gm_foreign){view->buf, strides, foreign_push, i});
+    gm_array *node = gm_array_wrap(
+        scope, type, view->ndim, shape,
+        (gm_foreign){.data = view->buf, .strides = strides, .release = foreign_push, .payload = i});
     if (!node)
         import_give_back(&i->link);
     return node;

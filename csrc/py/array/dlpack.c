@@ -1,7 +1,9 @@
 /* dlpack.c - DLPack, both ways. Capsules are "dltensor" or, when the consumer knows version 1,
  * "dltensor_versioned"; a consumer renames the capsule to "used_..." and calls the deleter itself.
  *  Out: the tensor pins the node; its deleter needs neither the GIL nor Python.
- *  In: the producer's deleter may need the GIL, so it is called through the queue of foreign.c. */
+ *  In: the producer's deleter may need the GIL, so it is called through the queue of foreign.c.
+ *  On a GPU others have streams that we know nothing of: memory is exchanged when the whole card has done what it was
+ *  asked for, and given back so. */
 #include "py/py.h"
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +34,7 @@ typedef struct dl_versioned {
     uint64_t flags;
     dl_tensor tensor;
 } dl_versioned;
-enum { DL_CPU = 1 };
+enum { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3 }; /* the last: pinned memory of the host */
 enum { DL_INT, DL_UINT, DL_FLOAT, DL_OPAQUE, DL_BFLOAT, DL_COMPLEX, DL_BOOL };
 enum { DL_READ_ONLY = 1, DL_IS_COPIED = 2 };
 #define PLAIN "dltensor"
@@ -57,7 +59,15 @@ typedef struct {
     int64_t shape[GM_MAX_NDIM], strides[GM_MAX_NDIM];
 } export;
 
+/* Both ways: nobody reads or writes the memory of a GPU any more. One that is lost is not written either. */
+static void settle(int device) {
+    gm_error ignored;
+    if (device && gm_device_settle(device) != GM_OK)
+        gm_take_error(&ignored);
+}
+
 static void export_free(export *e) {
+    settle(gm_array_device(e->node));
     gm_array_unpin(e->node);
     gm_release(e->node);
     free(e);
@@ -79,50 +89,59 @@ static void capsule_destroy(PyObject *capsule) {
         delete_versioned(PyCapsule_GetPointer(capsule, name));
 }
 
-static void fill_tensor(dl_tensor *tensor, export *e) {
+/* Where an evaluated array is, in DLPack's terms. */
+static bool device_of(module_state *state, const gm_array *node, dl_device *out) {
+    gm_device_info info;
+    const int number = gm_array_device(node);
+    *out = (dl_device){DL_CPU, 0};
+    if (!number)
+        return true;
+    if (gm_device_describe(number, &info) != GM_OK)
+        return raise_gm(state), false;
+    *out = (dl_device){DL_CUDA, info.ordinal};
+    return true;
+}
+
+static void fill_tensor(dl_tensor *tensor, export *e, dl_device device) {
     gm_array *node = e->node;
     int ndim = gm_array_ndim(node);
     for (int i = 0; i < ndim; i++) {
         e->shape[i] = gm_array_shape(node)[i];
         e->strides[i] = gm_array_strides(node)[i];
     }
-    *tensor = (dl_tensor){.data = gm_array_data(node),
-                          .device = {DL_CPU, 0},
+    *tensor = (dl_tensor){.data = gm_array_address(node),
+                          .device = device,
                           .ndim = ndim,
                           .dtype = dl_dtypes[gm_array_dtype(node)],
                           .shape = e->shape,
                           .strides = e->strides};
 }
 
-/* Pins the node, which the caller has evaluated, or its values in memory of the host, and makes the capsule. */
+/* Pins the node, which the caller has evaluated, and makes the capsule. */
 static PyObject *capsule_from(module_state *state, gm_array *node, bool versioned, bool copied) {
     bool writable = false;
-    gm_array *made;
-    if (!(node = host_node(state, node, &made)))
+    dl_device device;
+    if (!device_of(state, node, &device))
         return NULL;
     export *e = malloc(sizeof *e);
-    if (!e) {
-        gm_release(made);
+    if (!e)
         return PyErr_NoMemory();
-    }
     if (gm_array_pin(node, &writable) != GM_OK) {
-        gm_release(made);
         free(e);
         return raise_gm(state);
     }
-    e->node = made ? made : gm_retain(node);
-    writable = writable && !made;
+    e->node = gm_retain(node);
     if (versioned) {
         dl_versioned *m = &e->managed.versioned;
         *m = (dl_versioned){.version = {1, 0},
                             .context = e,
                             .deleter = delete_versioned,
                             .flags = (writable ? 0u : DL_READ_ONLY) | (copied ? DL_IS_COPIED : 0u)};
-        fill_tensor(&m->tensor, e);
+        fill_tensor(&m->tensor, e, device);
     } else {
         dl_managed *m = &e->managed.plain;
         *m = (dl_managed){.context = e, .deleter = delete_plain};
-        fill_tensor(&m->tensor, e);
+        fill_tensor(&m->tensor, e, device);
     }
     PyObject *capsule = PyCapsule_New(&e->managed, versioned ? VERSIONED : PLAIN, capsule_destroy);
     if (!capsule)
@@ -130,7 +149,8 @@ static PyObject *capsule_from(module_state *state, gm_array *node, bool versione
     return capsule;
 }
 
-/* A fresh, contiguous copy of an evaluated node, computed now: its source may be written once we return. */
+/* A fresh, contiguous copy of an evaluated node on its device, computed now: its source may be written once we return.
+ */
 static gm_array *copied(module_state *state, gm_scope *scope, gm_array *node) {
     bool contiguous = true;
     int64_t expected = 1;
@@ -139,58 +159,90 @@ static gm_array *copied(module_state *state, gm_scope *scope, gm_array *node) {
         expected *= gm_array_shape(node)[i];
     }
     if (contiguous || gm_array_size(node) == 0)
-        return gm_array_from(scope, gm_array_dtype(node), gm_array_ndim(node), gm_array_shape(node),
-                             gm_array_data(node));
-    const int before = gm_device_enter(0);
+        return gm_array_copy(scope, node);
+    const int before = gm_device_enter(gm_array_device(node));
     node = gm_contiguous(scope, node);
     gm_device_enter(before);
     return node && evaluate_one(state, node) ? node : NULL;
+}
+
+/* What consumers ask for: an object of None or (type, id). */
+static bool read_wanted(PyObject *value, dl_device *out) {
+    int type, id;
+    if (!value || value == Py_None)
+        return true;
+    if (!PyArg_ParseTuple(value, "ii", &type, &id))
+        return false;
+    *out = (dl_device){type, id};
+    return true;
+}
+
+/* The handle's node, evaluated: another thread may change it meanwhile. */
+static gm_array *evaluated_node(module_state *state, PyObject *self) {
+    gm_array *node;
+    while (!gm_array_is_evaluated(node = ((array_object *)self)->node))
+        if (!evaluate_one(state, node))
+            return NULL;
+    return node;
+}
+
+/* The node's values where they are asked for, and whether a copy was made. A new reference. */
+static gm_array *moved_node(module_state *state, gm_array *node, dl_device wanted, PyObject *copy, bool *is_copy) {
+    dl_device here;
+    bool asked = false;
+    if (!device_of(state, node, &here) || (copy && copy != Py_None && !read_bool(copy, &asked)))
+        return NULL;
+    if (memcmp(&here, &wanted, sizeof here) != 0 && (wanted.device_type != DL_CPU || copy == Py_False)) {
+        PyErr_Format(PyExc_BufferError, "__dlpack__: the array is on device (%d, %d), not on (%d, %d)%s",
+                     here.device_type, here.device_id, wanted.device_type, wanted.device_id,
+                     wanted.device_type == DL_CPU ? ", where it could only be a copy" : "");
+        return NULL;
+    }
+    *is_copy = asked || here.device_type != wanted.device_type;
+    gm_array *made = NULL;
+    if (here.device_type != wanted.device_type && !host_node(state, node, &made))
+        return NULL;
+    if (made || !asked)
+        return made ? made : gm_retain(node);
+    gm_scope *scope = gm_scope_open();
+    gm_array *fresh = scope ? copied(state, scope, node) : NULL;
+    if (fresh)
+        gm_retain(fresh);
+    gm_scope_close(scope);
+    return fresh ? fresh : (raise_gm(state), NULL);
 }
 
 PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"__dlpack__", 0, 0, 0, {"stream", "max_version", "dl_device", "copy", NULL}};
     module_state *state = py_array_state(self);
     PyObject *v[4];
-    int major = 0, minor = 0, device = DL_CPU, id = 0;
-    bool copy = false;
-    if (!read_arguments(&sig, args, n, kwnames, v) || (v[3] != Py_None && !read_bool(v[3], &copy)))
+    int major = 0, minor = 0;
+    dl_device wanted;
+    bool is_copy = false;
+    /* A stream would say what to wait for: everything is done when we return. */
+    if (!read_arguments(&sig, args, n, kwnames, v) ||
+        (v[1] && v[1] != Py_None && !PyArg_ParseTuple(v[1], "ii", &major, &minor)))
         return NULL;
-    if (v[1] && v[1] != Py_None && !PyArg_ParseTuple(v[1], "ii", &major, &minor))
-        return NULL;
-    if (v[2] && v[2] != Py_None && !PyArg_ParseTuple(v[2], "ii", &device, &id))
-        return NULL;
-    if (device != DL_CPU) { /* a stream would say what to wait for: everything is done when we return */
-        PyErr_SetString(PyExc_BufferError, "__dlpack__: the array is on the CPU");
-        return NULL;
-    }
     gm_array *node = ((array_object *)self)->node;
     if (gm_array_dtype(node) == GM_PACKED) {
         PyErr_Format(PyExc_BufferError, "packed %s weights have no DLPack type; dequantize them first",
                      gm_array_format(node));
         return NULL;
     }
-    while (!gm_array_is_evaluated(node = ((array_object *)self)->node)) /* another thread may change the handle */
-        if (!evaluate_one(state, node))
-            return NULL;
-    if (!copy)
-        return capsule_from(state, node, major >= 1, false);
-    gm_array *made;
-    if (!(node = host_node(state, node, &made)))
+    if (!(node = evaluated_node(state, self)) || !device_of(state, node, &wanted) || !read_wanted(v[2], &wanted) ||
+        !(node = moved_node(state, node, wanted, v[3], &is_copy)))
         return NULL;
-    gm_scope *scope = gm_scope_open();
-    gm_array *fresh = scope ? copied(state, scope, node) : NULL;
-    gm_release(made);
-    if (fresh)
-        gm_retain(fresh);
-    gm_scope_close(scope);
-    PyObject *capsule = fresh ? capsule_from(state, fresh, major >= 1, true) : raise_gm(state);
-    gm_release(fresh);
+    PyObject *capsule = capsule_from(state, node, major >= 1, is_copy);
+    gm_release(node);
     return capsule;
 }
 
 PyObject *py_array_dlpack_device(PyObject *self, PyObject *unused) {
-    (void)self, (void)unused;
-    return Py_BuildValue("(ii)", DL_CPU, 0);
+    module_state *state = py_array_state(self);
+    dl_device device;
+    (void)unused;
+    gm_array *node = evaluated_node(state, self); /* it may be another than the one that was asked for */
+    return node && device_of(state, node, &device) ? Py_BuildValue("(ii)", device.device_type, device.device_id) : NULL;
 }
 
 /* ---- in ---- */
@@ -199,10 +251,12 @@ typedef struct {
     foreign link;
     dl_managed *plain;
     dl_versioned *versioned;
+    int device;
 } import;
 
 static void import_give_back(foreign *link) {
     import *i = (import *)link;
+    settle(i->device);
     if (i->plain && i->plain->deleter)
         i->plain->deleter(i->plain);
     if (i->versioned && i->versioned->deleter)
@@ -255,12 +309,31 @@ static bool is_complex128(const dl_tensor *tensor) {
     return tensor->dtype.code == DL_COMPLEX && tensor->dtype.bits == 128 && tensor->dtype.lanes == 1;
 }
 
-static bool tensor_usable(const dl_tensor *tensor) {
-    if (tensor->device.device_type != DL_CPU) {
-        PyErr_Format(PyExc_ValueError, "from_dlpack: the tensor is on device type %d, not on the CPU",
-                     tensor->device.device_type);
-        return false;
+/* The number here of the device that a tensor is on, all of whose work is done then; -1: there is none. */
+static int device_number(module_state *state, dl_device device) {
+    const char *why = "";
+    if (device.device_type == DL_CPU || device.device_type == DL_CUDA_HOST)
+        return 0;
+    const int count = device.device_type == DL_CUDA ? gm_device_count(&why) : 0;
+    for (int number = 1; number <= count; number++) {
+        gm_device_info info;
+        if (gm_device_describe(number, &info) != GM_OK)
+            return raise_gm(state), -1;
+        if (info.ordinal == device.device_id)
+            return gm_device_settle(number) == GM_OK ? number : (raise_gm(state), -1);
     }
+    if (device.device_type != DL_CUDA)
+        PyErr_Format(PyExc_ValueError, "from_dlpack: the tensor is on device type %d, neither on the CPU nor on CUDA",
+                     device.device_type);
+    else
+        PyErr_Format(PyExc_ValueError, "from_dlpack: the tensor is on CUDA device %d, which is not used here%s%s",
+                     device.device_id, *why ? ": " : "", why);
+    return -1;
+}
+
+static bool tensor_usable(module_state *state, const dl_tensor *tensor, int *device) {
+    if ((*device = device_number(state, tensor->device)) < 0)
+        return false;
     if (tensor->ndim < 0 || tensor->ndim > GM_MAX_NDIM) {
         PyErr_Format(PyExc_ValueError, "from_dlpack: %d dimensions, at most %d are possible", tensor->ndim,
                      GM_MAX_NDIM);
@@ -279,7 +352,7 @@ static gm_array *wrap_tensor(gm_scope *scope, const dl_tensor *tensor, import *i
     int n = tensor->ndim;
     if (!is_complex128(tensor))
         return gm_array_wrap(scope, dtype_of_tensor(tensor), n, tensor->shape,
-                             (gm_foreign){data, tensor->strides, foreign_push, i});
+                             (gm_foreign){data, tensor->strides, foreign_push, i, i->device});
     shape[n] = 2;
     strides[n] = 1;
     for (int d = n - 1; d >= 0; d--) {
@@ -287,7 +360,7 @@ static gm_array *wrap_tensor(gm_scope *scope, const dl_tensor *tensor, import *i
         strides[d] = tensor->strides ? 2 * tensor->strides[d] : expected;
         expected *= shape[d];
     }
-    return gm_array_wrap(scope, GM_FLOAT64, n + 1, shape, (gm_foreign){data, strides, foreign_push, i});
+    return gm_array_wrap(scope, GM_FLOAT64, n + 1, shape, (gm_foreign){data, strides, foreign_push, i, i->device});
 }
 
 /* Pairs of float64 as complex64, computed before their owner may write them again. */
@@ -321,7 +394,7 @@ gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *objec
         const dl_tensor *tensor = versioned ? &i->versioned->tensor : &i->plain->tensor;
         if (versioned && i->versioned->version.major > 1)
             PyErr_SetString(PyExc_BufferError, "from_dlpack: a capsule of a DLPack version later than 1");
-        else if (tensor_usable(tensor))
+        else if (tensor_usable(state, tensor, &i->device))
             node = wrap_tensor(scope, tensor, i);
         pairs = node && is_complex128(tensor);
         if (node)

@@ -257,7 +257,10 @@ PyMethodDef py_array_methods[] = {
          "Arrow capsules of a copy: [n] is a column, [n, m] a table of m columns.")},
     {"__dlpack__", FUNCTION(py_array_dlpack), FASTCALL,
      SIG("__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)",
-         "A DLPack capsule on the array's memory.")},
-    {"__dlpack_device__", py_array_dlpack_device, METH_NOARGS, SIG("__dlpack_device__($self)", "(kDLCPU, 0).")},
+         "A DLPack capsule on the array's memory, or on a copy: copy=True, or an array of a GPU and dl_device (1, 0). "
+         "All that is to be waited for is done when it returns, whatever stream is. BufferError: it is elsewhere.")},
+    {"__dlpack_device__", py_array_dlpack_device, METH_NOARGS,
+     SIG("__dlpack_device__($self)",
+         "Where its memory is: (1, 0) on the processor, (2, n) on CUDA device n. Evaluates it.")},
     {NULL, NULL, 0, NULL},
 };

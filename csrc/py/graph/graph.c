@@ -3,8 +3,8 @@
 #include <string.h>
 
 /* ---- signatures ---- */
-/* What a traced graph depends on, as bytes: the structure of a tree, its constants, the dtypes and shapes of its
- * arrays. Every item tells its own end, so signatures may be joined. */
+/* What a traced graph depends on, as bytes: the device of new nodes, the structure of a tree, its constants, the dtypes
+ * and shapes of its arrays. Every item tells its own end, so signatures may be joined. */
 typedef struct {
     module_state *state;
     PyObject *leaves; /* the tree's arrays are appended to it */
@@ -121,7 +121,8 @@ static PyObject *signature_of(PyObject *module, PyObject *const *args, Py_ssize_
         return NULL;
     }
     signer s = {PyModule_GetState(module), args[2], args[1] == Py_True, args[3] == Py_True, NULL, 0, 0};
-    PyObject *result = put_tree(&s, args[0]) ? PyBytes_FromStringAndSize((char *)s.bytes, (Py_ssize_t)s.size) : NULL;
+    const bool ok = put_tag(&s, 'd', gm_device_current()) && put_tree(&s, args[0]);
+    PyObject *result = ok ? PyBytes_FromStringAndSize((char *)s.bytes, (Py_ssize_t)s.size) : NULL;
     PyMem_Free(s.bytes);
     return result;
 }
