@@ -138,13 +138,21 @@ void gm_inspect_free(gm_inspection *inspection);                                
 /* The end of the forward pass alone: final norm, head, softcap of a residual stream float32 [n, hidden]; lazy. */
 gm_array *gm_model_head(gm_scope *scope, gm_model *m, gm_array *x);
 
-/* ---- training: lazy, with gradients to the terms (csrc/models/training.c) ---- */
+/* ---- training: lazy, with gradients to what is trained (csrc/models/training.c) ---- */
+/* A weight that is trained itself: a matrix of a linear layer or its bias, the embedding, a vector of a norm. */
+typedef struct {
+    const char *name; /* "model.layers.0.mlp.up_proj.weight" */
+    gm_array *values; /* floats, in the model's place; of the weight's shape */
+    gm_array *sum;    /* its gradient goes on from these, float32; or NULL */
+} gm_trained_weight;
 typedef struct {
     const int32_t *tokens; /* of all sequences, one after another */
     const int32_t *lengths;
     int64_t n_sequences;
     const gm_adapter_term *terms;
     size_t n_terms;
+    const gm_trained_weight *whole;
+    size_t n_whole;
     bool int8;        /* linear layers round what they read as decoders do */
     bool bf16;        /* they, attention and gradients multiply numbers rounded to bfloat16; not beside int8 */
     bool checkpoints; /* backwards, each layer is computed again from its input */

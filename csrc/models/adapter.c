@@ -108,11 +108,7 @@ gm_status adapter_find(const gm_model *m, const gm_adapter_term *t, int64_t *wei
 }
 
 gm_linear *adapter_layer(gm_model *copy, int64_t weight) {
-    const gm_model *m = loaded(copy);
-    bool global;
-    size_t offset;
-    layer_offset(m, m->weights[weight].linear, &global, &offset); /* true: adapter_find takes no other */
-    return (gm_linear *)(void *)((global ? copy->globals : copy->layers) + offset);
+    return model_copy_member(copy, loaded(copy)->weights[weight].linear);
 }
 
 /* Whether an array has one float32, or with `any` one number of a floating-point dtype, for each row of the layer. */

@@ -39,6 +39,19 @@ gm_model *model_copy(gm_model *m) {
     return NULL;
 }
 
+void *model_copy_member(gm_model *copy, const void *member) {
+    const gm_model *m = copy;
+    const char *at = member;
+    while (m->base)
+        m = m->base;
+    const size_t layers = (size_t)m->config.n_layers * m->arch->layer_size;
+    if (at >= m->layers && at < m->layers + layers)
+        return copy->layers + (at - m->layers);
+    if (m->globals && at >= m->globals && at < m->globals + m->arch->globals_size)
+        return copy->globals + (at - m->globals);
+    return (char *)copy + (at - (const char *)m);
+}
+
 void model_use_float32(gm_model *copy) {
     copy->int8 = copy->bf16 = false;
     use_float32(&copy->embedding);

@@ -1,5 +1,6 @@
 /* training.c - rows of sequences through a model as ops that have gradients, and the loss of its head.
- *  (1) Weights are frozen: gradients go back to the terms of adapters, through the matrices as they are packed.
+ *  (1) Weights are frozen but for those that are given as trained: gradients go back to the terms of adapters, through
+ *      the matrices as they are packed.
  *  (2) A sequence's rows and their gradients have the same bits whatever else is in the pass.
  *  (3) Logits exist for a slice of the rows at a time, together with what their loss gives back. */
 #include <string.h>
@@ -71,6 +72,105 @@ static gm_status place_terms(gm_scope *s, gm_model *copy, const gm_training_batc
                             .salt = (int)weight};
         GM_TRY(place_magnitude(s, t, l, to));
     }
+    return GM_OK;
+}
+
+/* ---- weights that are trained themselves ---- */
+/* The linear layer that an array is the bias of, or NULL. */
+static gm_linear *owner_of(const gm_model *m, gm_array *const *bias) {
+    for (field_cursor at = {0}; fields_next(m, &at);)
+        if (at.field->kind == FIELD_LINEAR && &((gm_linear *)at.where)->bias == bias)
+            return at.where;
+    return NULL;
+}
+
+/* RMSNorm reads these, and nothing else does. */
+static bool is_norm(const gm_named_weight *w) {
+    return (*w->array)->ndim == 1 && strstr(w->name, "norm") && !strstr(w->name, ".linear_attn.");
+}
+
+static gm_status find_trained(const gm_model *m, const char *name, const gm_named_weight **out) {
+    int found = 0;
+    for (int64_t i = 0; i < m->n_weights; i++)
+        if (strcmp(m->weights[i].name, name) == 0) {
+            *out = &m->weights[i];
+            found++;
+        }
+    if (found == 0)
+        return gm_fail(GM_EVALUE, "training: the model has no weight named %s", name);
+    const gm_linear *l = (*out)->linear;
+    const char *why = found > 1                              ? "is one tensor of several layers"
+                      : l && l->weight->ndim != 2            ? "is a stack of experts"
+                      : l == &m->embedding && m->config.tied ? "is the embedding and the head at once"
+                      : l && l == &m->head                   ? "is the head, whose loss is not the engine's then"
+                      : l || is_norm(*out) || owner_of(m, (*out)->array) ? NULL
+                                                                         : "is neither of a linear layer nor of a norm";
+    return why ? gm_fail(GM_EUNSUPPORTED, "training: %s %s, which is not trained whole", name, why) : GM_OK;
+}
+
+static bool same_shape(const gm_array *a, const gm_array *b) {
+    return a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
+}
+
+static gm_status check_trained(const gm_trained_weight *t, const gm_array *weight) {
+    char given[128], sum[128], want[128];
+    if (dtype_is_float((gm_dtype)t->values->dtype) && same_shape(t->values, weight) &&
+        (!t->sum || (t->sum->dtype == GM_FLOAT32 && same_shape(t->sum, weight))))
+        return GM_OK;
+    array_text(t->values, given);
+    shape_text(weight->ndim, weight->shape, want);
+    if (t->sum)
+        array_text(t->sum, sum);
+    return gm_fail(GM_ESHAPE, "training: %s is %s, the sum of its gradients %s, expected floats %s", t->name, given,
+                   t->sum ? sum : "none", want);
+}
+
+/* A bias, or a vector of a norm, to where the copy has it. */
+static gm_status place_vector(gm_scope *s, gm_model *copy, const gm_trained_weight *t, gm_array *const *weight,
+                              gm_array *starts, int64_t rows, gm_whole *of) {
+    gm_array *values = gm_astype(s, t->values, GM_FLOAT32);
+    if (!of) {
+        gm_array **to = model_copy_member(copy, weight);
+        *to = gm_sequence_vector(s, values, rows, starts, t->sum ? t->sum : GM_NONE);
+        return *to ? GM_OK : error_code();
+    }
+    const int64_t column[2] = {t->values->size, 1};
+    of->bias = gm_reshape(s, values, 2, column);
+    of->sum_bias = t->sum ? gm_reshape(s, t->sum, 2, column) : NULL;
+    return of->bias && (of->sum_bias || !t->sum) ? GM_OK : error_code();
+}
+
+/* The weights to where the copy has them; of linear layers into `memory`, which is large enough for all. */
+static gm_status place_whole(gm_scope *s, gm_model *copy, const gm_training_batch *b, gm_array *starts, int64_t rows,
+                             gm_whole *memory) {
+    const gm_model *m = copy;
+    size_t used = 0;
+    while (m->base)
+        m = m->base;
+    for (size_t i = 0; i < b->n_whole; i++) {
+        const gm_trained_weight *t = &b->whole[i];
+        const gm_named_weight *w = NULL;
+        GM_TRY(find_trained(m, t->name, &w));
+        GM_TRY(check_trained(t, w->linear ? w->linear->weight : *w->array));
+        const gm_linear *l = w->linear ? w->linear : owner_of(m, w->array);
+        gm_linear *to = l ? model_copy_member(copy, l) : NULL;
+        if (to && !to->whole)
+            to->whole = &memory[used++];
+        gm_whole *of = to ? &memory[to->whole - memory] : NULL;
+        if (of)
+            of->starts = starts;
+        if (!w->linear) {
+            GM_TRY(place_vector(s, copy, t, w->array, starts, rows, of));
+            continue;
+        }
+        of->weight = gm_astype(s, t->values, GM_FLOAT32);
+        of->sum_weight = t->sum;
+        if (!of->weight)
+            return error_code();
+    }
+    for (size_t i = 0; i < used; i++)
+        if (!memory[i].weight)
+            return gm_fail(GM_EVALUE, "training: a bias is trained whole without its matrix");
     return GM_OK;
 }
 
@@ -149,14 +249,16 @@ static gm_array *training_rows(gm_scope *s, gm_model *m, const gm_training_batch
     gm_array *positions = number_rows(s, b, rows, &starts);
     gm_model *copy = positions ? model_copy(m) : NULL;
     gm_low_rank *terms = copy ? memory_zeroed((b->n_terms + 1) * sizeof *terms) : NULL;
-    if (terms) {
+    gm_whole *whole = terms ? memory_zeroed((b->n_whole + 1) * sizeof *whole) : NULL;
+    if (whole) {
         if (b->bf16)
             model_use_rounded(copy);
         else if (!b->int8)
             model_use_float32(copy);
-        if (place_terms(s, copy, b, starts, terms) == GM_OK)
+        if (place_terms(s, copy, b, starts, terms) == GM_OK && place_whole(s, copy, b, starts, rows, whole) == GM_OK)
             x = forward(s, copy, b, positions, starts);
     }
+    memory_free(whole);
     memory_free(terms);
     if (copy)
         model_copy_free(copy);

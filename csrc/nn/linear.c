@@ -2,6 +2,8 @@
 #include "nn/linear.h"
 #include "ops/ops.h"
 
+static gm_array *or_none(gm_array *x) { return x ? x : GM_NONE; }
+
 /* x as a packed layer reads it. */
 static gm_array *rows_for(gm_scope *s, const gm_linear *l, gm_activation *x) {
     if (l->int8)
@@ -17,12 +19,25 @@ static gm_array *terms_of(gm_scope *s, const gm_linear *l, gm_array *x, gm_array
         const gm_low_rank *t = &l->terms[i];
         gm_array *seen = t->keys ? gm_sequence_dropout(s, x, t->dropout, t->salt, t->keys, t->starts) : x;
         gm_array *low = gm_sequence_linear(s, seen, gm_astype(s, t->a, GM_FLOAT32), GM_NONE, t->starts,
-                                           t->sum_a ? t->sum_a : GM_NONE);
+                                           or_none(t->sum_a));
         low = gm_multiply(s, low, scalar_array(s, (double)t->scale, GM_FLOAT32));
-        added = gm_sequence_linear(s, low, gm_astype(s, t->b, GM_FLOAT32), added, t->starts,
-                                   t->sum_b ? t->sum_b : GM_NONE);
+        added = gm_sequence_linear(s, low, gm_astype(s, t->b, GM_FLOAT32), added, t->starts, or_none(t->sum_b));
     }
     return added;
+}
+
+/* A vector of numbers [rows, 1] for each of n rows, so that its gradient is summed sequence by sequence. */
+static gm_array *for_each_row(gm_scope *s, gm_array *column, int64_t n, gm_array *starts, gm_array *sum) {
+    gm_array *ones = gm_full(s, 2, (int64_t[]){n, 1}, scalar_array(s, 1, GM_FLOAT32), GM_FLOAT32);
+    return gm_sequence_linear(s, ones, column, GM_NONE, starts, or_none(sum));
+}
+
+/* What a matrix gives that is trained itself. */
+static gm_array *whole_product(gm_scope *s, const gm_whole *w, gm_array *x, gm_array *residual) {
+    gm_array *y = x ? gm_sequence_linear(s, x, w->weight, residual, w->starts, or_none(w->sum_weight)) : NULL;
+    if (!y || !w->bias)
+        return y;
+    return gm_add(s, y, for_each_row(s, w->bias, y->shape[0], w->starts, w->sum_bias));
 }
 
 /* What the matrix and the terms of all rows give. */
@@ -53,10 +68,7 @@ static gm_array *brought_to_length(gm_scope *s, const gm_linear *l, gm_activatio
     gm_array *inverse = linear_inverse_lengths(s, l->weight, t), *y = product(s, l, x, GM_NONE, GM_NONE);
     if (!inverse || !y)
         return NULL;
-    gm_array *ones = gm_full(s, 2, (int64_t[]){y->shape[0], 1}, scalar_array(s, 1, GM_FLOAT32), GM_FLOAT32);
-    /* Of every row, so that its gradient is summed sequence by sequence. */
-    gm_array *magnitude = gm_sequence_linear(s, ones, t->magnitude, GM_NONE, t->starts,
-                                             t->sum_magnitude ? t->sum_magnitude : GM_NONE);
+    gm_array *magnitude = for_each_row(s, t->magnitude, y->shape[0], t->starts, t->sum_magnitude);
     y = gm_multiply(s, gm_multiply(s, y, inverse), magnitude);
     if (l->bias)
         y = gm_add(s, y, l->bias);
@@ -64,6 +76,8 @@ static gm_array *brought_to_length(gm_scope *s, const gm_linear *l, gm_activatio
 }
 
 static gm_array *apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
+    if (l->whole)
+        return whole_product(s, l->whole, x->x, terms_of(s, l, x->x, residual));
     if (l->n_terms && l->terms[0].magnitude)
         return brought_to_length(s, l, x, residual);
     return product(s, l, x, l->bias ? l->bias : GM_NONE, residual);
@@ -133,7 +147,8 @@ gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_arr
     return y;
 }
 
-static bool has_terms(const gm_linear *l) { return l->n_terms || l->n_row_terms; }
+/* Whether it reads float32 rows besides what its packed matrix does. */
+static bool has_terms(const gm_linear *l) { return l->n_terms || l->n_row_terms || l->whole; }
 
 gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up, gm_activation *x, bool gelu,
                          const gm_linear *next) {
@@ -156,7 +171,10 @@ gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up
 }
 
 gm_array *linear_embed(gm_scope *s, const gm_linear *l, gm_array *tokens, float scale) {
-    return gm_packed_embedding(s, l->weight, tokens, scale);
+    if (!l->whole)
+        return gm_packed_embedding(s, l->weight, tokens, scale);
+    gm_array *x = gm_sequence_embedding(s, l->whole->weight, tokens, or_none(l->whole->sum_weight));
+    return scale == 1 ? x : gm_multiply(s, x, scalar_array(s, (double)scale, GM_FLOAT32));
 }
 
 int64_t linear_rows(const gm_linear *l) { return l->weight->shape[l->weight->ndim - 2]; }

@@ -16,6 +16,13 @@ typedef struct {
     int salt;
 } gm_low_rank;
 
+/* A matrix [rows, k] and its bias [rows, 1] or NULL, float32, that are trained themselves. */
+typedef struct {
+    gm_array *weight, *bias;
+    gm_array *starts;                /* of the rows' sequences, by which the gradients are summed in order, */
+    gm_array *sum_weight, *sum_bias; /* from these on; or NULL */
+} gm_whole;
+
 typedef struct {
     gm_array *weight;         /* packed [rows, k]; experts: [E, rows, k] */
     gm_array *bias;           /* float32 [rows], or NULL */
@@ -25,6 +32,7 @@ typedef struct {
     int n_terms;
     low_rank_term *row_terms; /* n_row_terms of the adapters that rows of a pass use, without gradients: another's */
     int n_row_terms;
+    const gm_whole *whole; /* in place of weight and bias, or NULL: another's memory */
 } gm_linear;
 
 /* An input of several linear layers: float32, and quantised or rounded once, when the first of them needs it. x NULL:

@@ -49,6 +49,11 @@ def known() -> list[Architecture]:
     return [made(one) for one in mx.architectures()]
 
 
+def named(name: str) -> Architecture | None:
+    """By a model_type or by GGUF's name; None: there is none."""
+    return next((a for a in known() if name in a.types), None) or next((a for a in known() if a.gguf == name), None)
+
+
 def made(said):
     arch = Architecture(said["types"][0], said["types"], said["gguf"], said["class"], pattern=int(said["period"]),
                         activation=said.get("activation", "silu"), chat=said.get("chat"))

@@ -5,12 +5,14 @@ import dataclasses
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gomlx import _gomlx as mx
 from gomlx._base import arguments
+from gomlx._files import architectures
+from gomlx._files.names import parts
 from gomlx._training.adapter import Adapter, Term, engine_of, row_squares, shapes_of
 from gomlx._training.places import on_the_processor
 
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 Init = Literal["normal", "kaiming", "gaussian"]
 INITS = ("normal", "kaiming", "gaussian")
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
+HEAD = "lm_head.weight"
+EMBEDDING = "model.embed_tokens"
+TIED = ("modules_to_save: {module}: the model's head is its embedding, one matrix, which is not trained as a whole "
+        "(PEFT would train a copy for one of them)")
 IN_A_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.(.+)\.weight$")
 
 
@@ -41,6 +47,9 @@ class LoRAConfig:
     rslora      rank-stabilised: https://arxiv.org/abs/2312.03732
     dora        with a trained length of each row of W + scale * B A: https://arxiv.org/abs/2402.09353
     seed        of A: a layer's A depends on the seed and the layer's name alone
+    modules_to_save     modules by the last parts of their names that are trained themselves, as a whole, beside the
+                terms: "lm_head", "embed_tokens", "norm" (the last one), "input_layernorm", "q_norm", "o_proj", ...;
+                from what the model has, in float32. What it has quantised is trained on unquantised
     """
     rank: int = 8
     alpha: float = 16.0
@@ -52,6 +61,7 @@ class LoRAConfig:
     rslora: bool = False
     dora: bool = False
     seed: int = 0
+    modules_to_save: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         arguments.integer("rank", self.rank, 1, 1 << 16)
@@ -67,6 +77,10 @@ class LoRAConfig:
             if not names or not all(isinstance(one, str) and one for one in names):
                 raise ValueError(f"targets: expected 'all' or several names, got {arguments.shown(self.targets)}")
             object.__setattr__(self, "targets", tuple(names))
+        modules = arguments.sequence("modules_to_save", self.modules_to_save, "names")
+        if not all(isinstance(one, str) and one for one in modules):
+            raise ValueError(f"modules_to_save: expected names, got {arguments.shown(self.modules_to_save)}")
+        object.__setattr__(self, "modules_to_save", tuple(modules))
         if self.layers is not None and not isinstance(self.layers, int):
             numbers = arguments.sequence("layers", self.layers, "None, a number or several numbers")
             object.__setattr__(self, "layers", tuple(arguments.integer("layers", one, 0) for one in numbers))
@@ -153,6 +167,56 @@ def chosen_layers(config: LoRAConfig, shapes: Mapping[str, tuple[int, ...]]) -> 
     return found
 
 
+def saved_weights(config: LoRAConfig, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """The weights of the modules that a config has trained as a whole, sorted. ValueError for a name that no module
+    has, NotImplementedError for what cannot be trained so."""
+    found: set[str] = set()
+    for wanted in config.modules_to_save:
+        alike = {name for name in shapes if f".{module_of(name)}".endswith(f".{wanted}")}
+        if not alike and wanted.rpartition(".")[2] == "lm_head":
+            raise NotImplementedError(TIED.format(module=wanted))
+        if not alike:
+            there = sorted({module_of(name).rpartition(".")[2] for name in shapes if not why_not_whole(name, shapes)})
+            raise ValueError(f"modules_to_save: no module is called {wanted!r}; those of this model that can be "
+                             f"trained are {', '.join(there)}")
+        found |= alike
+    check_whole(found, shapes)
+    return sorted(found)
+
+
+def check_whole(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """NotImplementedError for a weight of a model that cannot be trained as a whole."""
+    for name in sorted(names):
+        why = why_not_whole(name, shapes)
+        if why:
+            raise NotImplementedError(why)
+
+
+def why_not_whole(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """What is in the way of training a weight as a whole; "" where nothing is."""
+    module, shape = module_of(name), shapes[name]
+    if module == "lm_head" and "lm_head.bias" not in shapes:
+        return ""
+    if module == EMBEDDING:
+        return "" if HEAD in shapes else TIED.format(module=EMBEDDING)
+    matrix = shapes.get(f"{module}.weight", ())
+    if IN_A_LAYER.search(f"{module}.weight") and len(matrix) == 2 and "conv1d" not in module:
+        return ""
+    if len(shape) == 1 and "norm" in module.rpartition(".")[2] and ".linear_attn." not in module:
+        return ""
+    return f"modules_to_save: {name} is not trained as a whole; matrices of layers are, norms, embed_tokens and lm_head"
+
+
+def module_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def centred(model: Model | mx.Model, names: Iterable[str]) -> set[str]:
+    """Those of a model's weights that it has with 1 added to what files of adapters have."""
+    known = architectures.named(engine_of(model).info()["architecture"])
+    return {name for name in names if known is not None and parts(name)[1] in known.centred}
+
+
 def first_a(config: LoRAConfig, layer: str, columns: int) -> mx.array:
     """A [rank, columns] of a layer, as it begins."""
     seed = hashlib.sha256(f"{config.seed}:{layer}".encode()).digest()
@@ -177,7 +241,13 @@ def new_adapter(model: Model | mx.Model, config: LoRAConfig) -> Adapter:
         magnitude = mx.sqrt(row_squares(engine_of(model), layer)).astype(dtype) if config.dora else None
         terms[layer] = Term(first_a(config, layer, columns), mx.zeros([rows, config.rank], dtype), config.scale,
                             magnitude)
-    made = Adapter(terms, meta={"rank": config.rank, "alpha": config.alpha, "dropout": config.dropout,
+    full = saved_weights(config, shapes)
+    both = next((name for name in full if module_of(name) in terms), None)
+    if both is not None:
+        raise ValueError(f"modules_to_save: {module_of(both)} is one of the targets too, expected one or the other")
+    plus_one, engine = centred(model, full), engine_of(model)
+    whole = {name: (engine.weight(name).astype(mx.float32) - (name in plus_one)).astype(dtype) for name in full}
+    made = Adapter(terms, whole, meta={"rank": config.rank, "alpha": config.alpha, "dropout": config.dropout,
                                 "rslora": config.rslora, "dora": config.dora,
                                 "targets": sorted({layer.rpartition(".")[2] for layer in terms})})
     mx.eval(list(made.parameters().values()))

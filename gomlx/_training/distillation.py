@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import gomlx.core as mx
 from gomlx import _gomlx
 from gomlx._base import arguments, bars
-from gomlx._files.reading import read_json
+from gomlx._files import reading, safetensors
 from gomlx._training.adapter import engine_of
-from gomlx._training.config import number
-from gomlx._training.data import Dataset, Tokens
-from gomlx._training.losses import SLICE, Forward, Objective, distillation_loss
+from gomlx._training.config import HEAD, number
+from gomlx._training.data import Dataset, Row, Tokens
+from gomlx._training.losses import SLICE, Forward, Objective, distillation_loss, final_softcap
 from gomlx._training.places import on_the_processor
 from gomlx._training.runs import write
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT = "gomlx-teacher-1"
 TOP = 128
+MOST_LOG = 1e-3                 # of a probability: 0, and what rounding adds
 LEAST = 1e-6                    # of the probability of all tokens that a file does not list
 
 
@@ -35,13 +36,14 @@ def key_of(one: Tokens) -> str:
 
 
 @on_the_processor
-def save_teacher(model: Model, data: Dataset, path: str | os.PathLike[str], *, top: int | None = TOP,
-                 temperature: float = 1.0, progress: bars.Progress = True) -> str:
+def save_teacher(model: Model, data: Dataset | Sequence[Dataset], path: str | os.PathLike[str], *,
+                 top: int | None = TOP, temperature: float = 1.0, progress: bars.Progress = True) -> str:
     """Writes what a teacher says of rows, for gomlx.train(..., loss="distillation", teacher=path): the teacher need not
     be loaded then. Returns the path.
 
     model       the teacher, with the vocabulary of the model that will learn
-    data        of load_data(), as the model that will learn reads it: its tokenizer and template, mask, max_tokens
+    data        of load_data(), as the model that will learn reads it: its tokenizer and template, mask, max_tokens; or
+                several, as of rows to train on and rows to evaluate
     path        a name that ends in .safetensors
     top         how many of the likeliest tokens at each token that counts, 8 bytes each; what is left of the
                 probability counts as one more token. None: all, which makes the same loss as the teacher itself
@@ -51,11 +53,12 @@ def save_teacher(model: Model, data: Dataset, path: str | os.PathLike[str], *, t
     engine_of(model)
     if not path.endswith(".safetensors"):
         raise ValueError(f"path is {path!r}, expected a name that ends in .safetensors")
-    if not isinstance(data, Dataset):
+    parts = [data] if isinstance(data, Dataset) else data
+    if not isinstance(parts, Sequence) or not all(isinstance(one, Dataset) for one in parts):
         raise arguments.WrongType(f"data: expected a Dataset of load_data(), got {arguments.shown(data)}")
     number("temperature", temperature, lambda value: value > 0, "more than 0")
     count = model.vocab_size if top is None else min(arguments.integer("top", top, 1), model.vocab_size)
-    sequences = {key_of(one): one for row in data for one in row.sequences}
+    sequences = {key_of(one): one for part in parts for row in part for one in row.sequences}
     forward, head, arrays = TeacherRows(model), Head(model), {}
     with bars.reporting(progress, "asking the teacher", len(sequences)) as report:
         for done, (key, one) in enumerate(sequences.items(), 1):
@@ -89,36 +92,62 @@ class StoredTeacher:
             raise FileNotFoundError(f"teacher: no such file: {self.path!r}")
         if not os.path.isfile(self.path):
             raise ValueError(f"teacher: {self.path} is no file, expected a Model or a file of lora.save_teacher()")
-        self.arrays, known = mx.load(self.path, format="safetensors", return_metadata=True)
+        with open(self.path, "rb") as stream:
+            self.tensors, known = safetensors.read_header(stream, self.path)
         try:
             if known["format"] != FORMAT:
                 raise ValueError(f"format {known['format']!r}")
             self.temperature, self.vocab_size = float(known["temperature"]), int(known["vocab_size"])
         except (KeyError, ValueError) as error:
             raise _gomlx.Error(f"{self.path}: no file of lora.save_teacher(): {error}") from None
+        self.width = next((shape[1] for _, shape, _, _ in self.tensors.values() if len(shape) == 2), 0)
 
     def check(self, data: Dataset) -> None:
-        """ValueError where it does not know all rows; gomlx.Error where what it knows has another form."""
+        """ValueError where it does not know all rows; gomlx.Error where what it knows of one has another form."""
         for row in data:
-            for one in row.sequences:
-                found = [self.arrays.get(f"{key_of(one)}.{name}") for name in ("ids", "logs")]
-                if found[0] is None or found[1] is None:
-                    raise ValueError(f"teacher: {self.path} knows nothing of {row.where}: it was made for other rows, "
-                                     "or of other ids (tokenizer, template, mask, max_tokens)")
-                shapes = [list(each.shape) for each in found]
-                if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != one.targets or shapes[0][1] < 1 or \
-                        found[0].dtype != mx.int32 or found[1].dtype != mx.float32:
-                    raise _gomlx.Error(f"{self.path}: {row.where} has {shapes[0]} ids and {shapes[1]} logs, expected "
-                                       f"int32 and float32 [{one.targets}, n]")
+            self.of(row)
 
-    def of(self, one: Tokens) -> tuple[mx.array, mx.array]:
-        """(ids, log probabilities) of a sequence: [targets, top] both; gomlx.Error for ids beyond the vocabulary."""
-        ids, logs = (self.arrays[f"{key_of(one)}.{name}"] for name in ("ids", "logs"))
-        fits = mx.all((ids >= 0) & (ids < self.vocab_size)) & mx.all(logs <= 1e-3)
-        if not fits.item():
-            raise _gomlx.Error(f"{self.path}: ids beyond the vocabulary of {self.vocab_size}, or logs that are none of "
-                               "probabilities")
+    def of(self, row: Row) -> tuple[mx.array, mx.array]:
+        """(ids, log probabilities) of a row: [targets, width] both, read from the file, which is not kept in memory."""
+        [one] = row.sequences
+        names = [f"{key_of(one)}.{name}" for name in ("ids", "logs")]
+        found = [self.tensors.get(name) for name in names]
+        if found[0] is None or found[1] is None:
+            raise ValueError(f"teacher: {self.path} knows nothing of {row.where}: it was made for other rows, "
+                             "or of other ids (tokenizer, template, mask, max_tokens)")
+        forms = [(word, list(shape)) for word, shape, _, _ in found]
+        wanted = [one.targets, self.width]
+        if forms != [("I32", wanted), ("F32", wanted)] or self.width < 1:
+            raise _gomlx.Error(f"{self.path}: {row.where} has ids {forms[0][0]} {forms[0][1]} and logs {forms[1][0]} "
+                               f"{forms[1][1]}, expected I32 and F32 {wanted}")
+        ids, logs = (self.read(begin, end, dtype, wanted) for (_, _, begin, end), dtype in zip(
+            found, (mx.int32, mx.float32)))
+        if not mx.all((ids >= 0) & (ids < self.vocab_size)).item():
+            raise _gomlx.Error(f"{self.path}: {row.where} has ids beyond the vocabulary of {self.vocab_size}")
+        if not mx.all(mx.isfinite(logs) & (logs <= MOST_LOG)).item():
+            raise _gomlx.Error(f"{self.path}: {row.where} has logs that are none of probabilities, expected finite "
+                               "ones up to 0")
         return ids, logs
+
+    def read(self, begin: int, end: int, dtype: mx.Dtype, shape: Sequence[int]) -> mx.array:
+        with open(self.path, "rb") as stream:
+            stream.seek(begin)
+            data = stream.read(end - begin)
+        if len(data) != end - begin:
+            raise _gomlx.Error(f"{self.path}: it has become shorter")
+        made: mx.array = reading.array_of(data, dtype, shape)
+        return made
+
+
+def check_fits(teacher: StoredTeacher | int, vocab_size: int, temperature: float) -> None:
+    """ValueError unless a teacher, or one with so many tokens, is for a model that learns with this vocabulary."""
+    theirs = teacher.vocab_size if isinstance(teacher, StoredTeacher) else teacher
+    if theirs != vocab_size:
+        raise ValueError(f"teacher: its vocabulary has {theirs} tokens, expected {vocab_size}, those of the model that "
+                         "learns")
+    if isinstance(teacher, StoredTeacher) and teacher.temperature != temperature:
+        raise ValueError(f"teacher: {teacher.path} is of the temperature {teacher.temperature:g}, the loss of "
+                         f"{temperature:g}: loss_options={{'temperature': {teacher.temperature:g}}}")
 
 
 # ---- the loss ----
@@ -130,12 +159,9 @@ class Distillation(Objective):
     def __init__(self, forward: Forward, model: Model, teacher: Model | StoredTeacher,
                  temperature: float = 1.0) -> None:
         super().__init__(forward)
-        if teacher.vocab_size != model.vocab_size:
-            raise ValueError(f"teacher: its vocabulary has {teacher.vocab_size} tokens, expected {model.vocab_size}, "
-                             "those of the model that learns")
-        if isinstance(teacher, StoredTeacher) and teacher.temperature != temperature:
-            raise ValueError(f"teacher: {teacher.path} is of the temperature {teacher.temperature:g}, the loss of "
-                             f"{temperature:g}: loss_options={{'temperature': {teacher.temperature:g}}}")
+        if forward.head:
+            raise NotImplementedError(f"loss='distillation': {HEAD} is trained as a whole, which distillation does not")
+        check_fits(teacher if isinstance(teacher, StoredTeacher) else teacher.vocab_size, model.vocab_size, temperature)
         self.temperature, self.teacher, self.head = temperature, teacher, Head(model)
         self.teacher_head = None if isinstance(teacher, StoredTeacher) else Head(teacher)
 
@@ -151,7 +177,7 @@ class Distillation(Objective):
         student = self.forward.rows(parameters, sequences, sums)
         one = self.divergence
         if self.teacher_head is None:
-            known = [mx.concatenate(list(each)) for each in zip(*map(self.teacher.of, sequences))]
+            known = [mx.concatenate(list(each)) for each in zip(*map(self.teacher.of, rows))]
             one = self.stored_divergence
         else:
             known = [TeacherRows(self.teacher).rows(None, sequences, None)]
@@ -180,7 +206,7 @@ class TeacherRows(Forward):
 
     def __init__(self, model: Model) -> None:
         self.engine, self.scales, self.products, self.checkpoints = model._engine, {}, "exact", False
-        self.squares = {}
+        self.squares, self.whole, self.head = {}, [], False
 
 
 class Head:
@@ -200,13 +226,3 @@ class Head:
         if self.bias is not None:
             logits = logits + self.bias
         return self.softcap * mx.tanh(logits / self.softcap) if self.softcap else logits
-
-
-def final_softcap(info: Mapping[str, Any]) -> float:
-    """What bounds the logits of Gemma 2 and 4; 0: nothing."""
-    if os.path.isdir(info["path"]):
-        config = read_json(os.path.join(info["path"], "config.json"))
-        config = config.get("text_config") or config
-        return float(config.get("final_logit_softcapping") or 0)
-    known = info.get("metadata", {})
-    return float(known.get(f"{known.get('general.architecture')}.final_logit_softcapping") or 0)

@@ -6,13 +6,17 @@ policy's; what is the reference's (the model without its adapter) or the teacher
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 from array import array as integers
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import gomlx.core as mx
 from gomlx import _gomlx
+from gomlx._files.reading import read_json
 from gomlx._training.adapter import row_squares
+from gomlx._training.config import HEAD, centred
 from gomlx._training.data import Dataset, Row, Tokens
 
 if TYPE_CHECKING:
@@ -21,7 +25,10 @@ if TYPE_CHECKING:
 
 Sums = Mapping[str, mx.array] | None
 Products = Literal["exact", "int8", "bf16"]
+LOG_2 = math.log(2)
+NEAREST = -1e-10                # log probabilities that ORPO takes for 1
 SLICE = 64                      # rows whose logits exist at a time in distillation
+HEAD_LOGITS = 16 << 20          # numbers of logits that exist at a time where the head is trained
 
 
 # ---- formulas ----
@@ -38,10 +45,17 @@ def dpo_loss(chosen: mx.array, rejected: mx.array, reference_chosen: mx.array, r
     return -(1 - label_smoothing) * log_sigmoid(x) - label_smoothing * log_sigmoid(-x)
 
 
+def log_of_rest(x: mx.array) -> mx.array:
+    """log(1 - exp(x)) for x up to 0: above log(1/2) by expm1, as 1 - exp(x) has lost its digits there. Each branch is
+    kept within its bounds, as the gradient of one that is not taken counts where it is not finite."""
+    near, far = mx.clip(x, -LOG_2, NEAREST), mx.minimum(x, -LOG_2)
+    return mx.where(x > -LOG_2, mx.log(-mx.expm1(near)), mx.log1p(-mx.exp(far)))
+
+
 def orpo_loss(chosen: mx.array, rejected: mx.array, *, beta: float = 0.1) -> mx.array:
     """float32 [n]: -beta * log sigmoid(log odds of chosen - log odds of rejected), which is added to the mean loss of
     the chosen texts. Both are mean log probabilities of a token: https://arxiv.org/abs/2403.07691."""
-    odds = (chosen - rejected) - (mx.log1p(-mx.exp(chosen)) - mx.log1p(-mx.exp(rejected)))
+    odds = (chosen - rejected) - (log_of_rest(chosen) - log_of_rest(rejected))
     return -beta * log_sigmoid(odds)
 
 
@@ -79,6 +93,10 @@ class Forward:
         self.scales = {layer: term.scale for layer, term in adapter.terms.items()}
         self.squares = {layer: row_squares(self.engine, layer) for layer, term in adapter.terms.items()
                         if term.magnitude is not None}
+        self.head = HEAD in adapter.full
+        self.whole = [name for name in adapter.full if name != HEAD]
+        self.centred = centred(self.engine, self.whole)
+        self.softcap = final_softcap(model.info)
 
     def terms(self, parameters: Mapping[str, mx.array] | None) -> list[Any]:
         """As the engine takes them. None: the model alone, the reference."""
@@ -92,6 +110,13 @@ class Forward:
         """The names of a layer's parameters."""
         return [f"{layer}.lora_a", f"{layer}.lora_b", *([f"{layer}.magnitude"] if layer in self.squares else [])]
 
+    def weights(self, parameters: Mapping[str, mx.array] | None, sums: Sums) -> list[Any]:
+        """Those that are trained as a whole, as the engine takes them."""
+        if parameters is None:
+            return []
+        return [(name, parameters[name] + 1 if name in self.centred else parameters[name],
+                 sums[name] if sums else None) for name in self.whole]
+
     def rows(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums) -> mx.array:
         """float32 [tokens that count, hidden]: the rows that the tokens are told from."""
         ids, places, lengths = integers("i"), [], []
@@ -103,7 +128,8 @@ class Forward:
         share = self.dropout if sums is not None else 0.0
         x = self.engine.rows(ids, lengths, terms=self.terms(parameters), sums=before,
                              int8=self.products == "int8", bf16=self.products == "bf16", checkpoints=self.checkpoints,
-                             dropout=share, keys=self.keys(sequences) if share else None)
+                             dropout=share, keys=self.keys(sequences) if share else None,
+                             whole=self.weights(parameters, sums))
         return x if len(places) == len(ids) else x[mx.array(places, dtype=mx.int32)]
 
     def keys(self, sequences: Sequence[Tokens]) -> mx.array:
@@ -115,13 +141,63 @@ class Forward:
     def losses(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums) -> mx.array:
         """float32: of each token that counts, minus its log probability."""
         targets = [one for sequence in sequences for one, counted in zip(sequence.ids, sequence.counted) if counted]
-        return self.engine.loss(self.rows(parameters, sequences, sums), targets, gradient=sums is not None,
-                                bf16=self.products == "bf16")
+        rows = self.rows(parameters, sequences, sums)
+        if parameters is not None and self.head:
+            lengths = [one.targets for one in sequences]
+            return head_losses(rows, parameters[HEAD], targets, lengths, sums.get(HEAD) if sums else None, self.softcap)
+        return self.engine.loss(rows, targets, gradient=sums is not None, bf16=self.products == "bf16")
 
     def log_probs(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens],
                   sums: Sums) -> mx.array:
         """float32 [sequences]: the log probability of all tokens that count."""
         return -by_sequence(self.losses(parameters, sequences, sums), sequences)
+
+
+def head_losses(rows: mx.array, weight: mx.array, targets: Sequence[int], lengths: Sequence[int],
+                so_far: mx.array | None, softcap: float) -> mx.array:
+    """float32 [rows]: their cross entropy under a head [vocab, hidden] that is trained itself, some rows at a time,
+    which are computed again backwards. Rows are those of sequences of these lengths; what each gives to the head is
+    added in order, from so_far on."""
+    ids, cuts = mx.array(targets, dtype=mx.int32), slices_of(lengths, max(SLICE, HEAD_LOGITS // weight.shape[0]))
+
+    def loss(x, w, begin, end):
+        logits = x @ w.astype(mx.float32).T
+        logits = softcap * mx.tanh(logits / softcap) if softcap else logits
+        return mx.fast.cross_entropy(logits, ids[begin:end])
+
+    @mx.custom_function
+    def all_of_them(x, w):
+        found = []
+        for begin, end in cuts:
+            part = mx.depends([x[begin:end]], found[-1:])[0] if found else x[begin:end]
+            found.append(loss(part, w, begin, end))
+        return mx.concatenate(found)
+
+    @all_of_them.vjp
+    def gradients(primals, cotangent, _):
+        x, w = primals
+        found, sum_of_them = [], so_far
+        for begin, end in cuts:
+            part = x[begin:end] if sum_of_them is None else mx.depends([x[begin:end]], [sum_of_them])[0]
+            _, (dx, dw) = mx.vjp(lambda a, b, at=(begin, end): loss(a, b, *at), [part, w.astype(mx.float32)],
+                                 [cotangent[begin:end]])
+            sum_of_them = dw if sum_of_them is None else sum_of_them + dw
+            found += mx.depends([dx], [sum_of_them])
+        return mx.concatenate(found), sum_of_them.astype(w.dtype)
+
+    made: mx.array = all_of_them(rows, weight)
+    return made
+
+
+def slices_of(lengths: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """Rows of sequences, some at a time: whole sequences, or parts of one from its beginning on, so that the parts of a
+    sequence are the same whatever is beside it."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    for length in lengths:
+        found += [(at + i, min(at + i + most, at + length)) for i in range(0, length, most)]
+        at += length
+    return found
 
 
 def listed(values: mx.array) -> list[float]:
@@ -283,6 +359,16 @@ def reference_of(forward, passes):
     for one in passes:
         logs += listed(forward.log_probs(None, one, None))
     return mx.array(logs, dtype=mx.float32)
+
+
+def final_softcap(info: Mapping[str, Any]) -> float:
+    """What bounds the logits of Gemma 2 and 4; 0: nothing."""
+    if os.path.isdir(info["path"]):
+        config = read_json(os.path.join(info["path"], "config.json"))
+        config = config.get("text_config") or config
+        return float(config.get("final_logit_softcapping") or 0)
+    known = info.get("metadata", {})
+    return float(known.get(f"{known.get('general.architecture')}.final_logit_softcapping") or 0)
 
 
 LOSSES = ("sft", "dpo", "orpo", "kto", "distillation")

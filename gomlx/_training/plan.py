@@ -2,23 +2,28 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gomlx.core as mx
 from gomlx import _gomlx
 from gomlx._base import arguments
-from gomlx._files import locating, memory_plan
-from gomlx._training.config import LoRAConfig, chosen_layers, lora_config
-from gomlx._training.data import Dataset
-from gomlx._training.losses import OBJECTIVES
+from gomlx._files import architectures, locating, memory_plan
+from gomlx._training.config import EMBEDDING, HEAD, LoRAConfig, chosen_layers, lora_config, saved_weights
+from gomlx._training.data import Dataset, Row
+from gomlx._training.distillation import Distillation, StoredTeacher, check_fits
+from gomlx._training.losses import OBJECTIVES, SLICE
 from gomlx._training.order import Order
 from gomlx._training.places import on_the_processor
 from gomlx._training.settings import Settings
-from gomlx._training.steps import check_rows
+from gomlx._training.steps import check_rows, check_teacher
+
+if TYPE_CHECKING:
+    from gomlx._generation.model import Model
 
 REACHED = 0.45                  # of the speed of a product of matrices, in a step
 SLICE_ROWS = 64, 256            # of logits that exist at a time: csrc/models/training.c
@@ -38,7 +43,9 @@ class TrainingPlan:
     weight_bytes: int
     adapter_bytes: int          # with gradients and the optimiser's state
     activation_bytes: int       # kept between forward and backward, in the longest pass
-    logit_bytes: int            # of a slice: logits, whose place their gradient takes
+    logit_bytes: int            # of a slice: logits, whose place their gradient takes; of a teacher's besides
+    teacher_bytes: int          # of distillation: the teacher's weights, or what its file says of the longest pass, and
+                                # heads in float32
     total_bytes: int
     available_bytes: int
     fits: bool
@@ -47,18 +54,18 @@ class TrainingPlan:
 
 
 def plan_training(path: str | os.PathLike[str] | None, data: Dataset, *, lora: LoRAConfig | None = None,
-                  **settings: Any) -> TrainingPlan:
+                  teacher: Model | str | os.PathLike[str] | None = None, **settings: Any) -> TrainingPlan:
     """What gomlx.train takes for a model, before it is loaded; the speed is measured for a tenth of a second.
 
     path        as in gomlx.load
     data        of load_data()
-    lora        a LoRAConfig; settings: other arguments of gomlx.train by name, but no run, no
-                teacher and no eval_data
+    lora        a LoRAConfig; settings: other arguments of gomlx.train by name, but no run and no eval_data
+    teacher     of distillation: a Model, the path of one, which is not loaded either, or a file of lora.save_teacher()
 
-    ValueError and NotImplementedError for what gomlx.train refuses, NotImplementedError for distillation, whose teacher
-    is not counted yet."""
+    ValueError and NotImplementedError for what gomlx.train refuses."""
     given, config = settings_of(settings), lora_config(lora)
-    objective = OBJECTIVES[given.loss]
+    objective = OBJECTIVES.get(given.loss, Distillation)
+    check_teacher(given.loss, teacher)
     check_rows(data, objective, given)
     found_path: str = locating.locate(path, name="path")
     known = _gomlx.describe(found_path, dtype=None, kv_dtype=None)
@@ -68,25 +75,56 @@ def plan_training(path: str | os.PathLike[str] | None, data: Dataset, *, lora: L
     longest = max(sum(row.tokens for row in part) for part in found)
     steps = order.steps
     per_step = data.tokens / max(1, -(-len(found) // given.accumulate))
-    named = weights(known, shapes)
+    named = weights(known, shapes) | other_weights(known)
     parameters = sum(config.rank * (rows + columns) + rows * config.dora for rows, columns in (
         named[f"{layer}.weight"] for layer in chosen_layers(config, named)))
+    parameters += sum(math.prod(named[name]) for name in saved_weights(config, named))
     hidden = known["hidden_size"]
     kept = [kept_floats(hidden, layer) for layer in shapes]
     activations = longest * 4 * (sum(kept) if not given.checkpoints else
                                  max(kept) + sum(hidden + 2 * layer["k_proj"][0] for layer in shapes))
+    taught = teaching(teacher, known, data, found, given) if teacher is not None else Teaching()
     slice_bytes = ROUNDED_SLICE_BYTES if given.forward == "bf16" else SLICE_BYTES
     rows = max(SLICE_ROWS[0], min(SLICE_ROWS[1], slice_bytes // 4 // known["vocab_size"]))
-    logits = 4 * min(rows, longest) * known["vocab_size"]
+    logits = 4 * (taught.slice_rows or min(rows, longest)) * known["vocab_size"]
     adapter = 4 * parameters * (2 + OF_OPTIMIZER.get(given.optimizer, 2))
-    total = known["weight_bytes"] + adapter + activations + logits
+    total = known["weight_bytes"] + adapter + activations + logits + taught.bytes
     available, _ = memory_plan.available_memory()
     linear = sum(rows * columns for layer in shapes for rows, columns in layer.values())
     share = data.targets / data.tokens
-    flops = per_step * (2 * linear * (3 if given.checkpoints else 2) + 4 * share * known["vocab_size"] * hidden)
+    flops = per_step * (2 * linear * (3 if given.checkpoints else 2) + taught.flops_per_token +
+                        share * (4 * known["vocab_size"] * hidden + taught.flops_per_target))
     hours = steps * flops / (REACHED * measured_flops()) / 3600
     return TrainingPlan(found_path, steps, per_step, longest, parameters, known["weight_bytes"], adapter, activations,
-                        logits, total, available, total <= available, flops, hours)
+                        logits, taught.bytes, total, available, total <= available, flops, hours)
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What distillation takes besides."""
+    bytes: int = 0
+    slice_rows: int = 0                 # of logits, the teacher's with them; 0: as of other losses
+    flops_per_token: float = 0
+    flops_per_target: float = 0
+
+
+def teaching(teacher: Model | str | os.PathLike[str], known: dict[str, Any], data: Dataset,
+             found: Sequence[Sequence[Row]], given: Settings) -> Teaching:
+    """known: of the model that learns; found: the passes of an epoch."""
+    temperature, table = given.loss_options.get("temperature", 1.0), known["vocab_size"] * known["hidden_size"]
+    path = os.fspath(teacher) if isinstance(teacher, (str, os.PathLike)) else teacher.info["path"]
+    again = 2 * table                   # the model's own head is computed once more backwards
+    if os.path.isfile(path) and path.endswith(".safetensors"):
+        stored = StoredTeacher(path)
+        check_fits(stored, known["vocab_size"], temperature)
+        stored.check(data)
+        most = max(sum(row.targets for row in part) for part in found)
+        return Teaching(4 * table + 8 * stored.width * most, min(SLICE, most), 0, again)
+    theirs = _gomlx.describe(locating.locate(path, name="teacher"), dtype=None, kv_dtype=None)
+    check_fits(theirs["vocab_size"], known["vocab_size"], temperature)
+    linear = sum(rows * columns for layer in theirs["layers"] for rows, columns in matrices(theirs, layer).values())
+    head = theirs["vocab_size"] * theirs["hidden_size"]
+    return Teaching(theirs["weight_bytes"] + 4 * (table + head), 2 * SLICE, 2 * linear, again + 2 * head)
 
 
 def matrices(known: dict[str, Any], layer: dict[str, Any]) -> dict[str, tuple[int, int]]:
@@ -104,9 +142,9 @@ def kept_floats(hidden: int, layer: dict[str, tuple[int, int]]) -> int:
     return 4 * hidden + 2 * layer["q_proj"][0] + 2 * layer["k_proj"][0] + 3 * layer["gate_proj"][0]
 
 
-def weights(known: dict[str, Any], layers: Sequence[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+def weights(known: dict[str, Any], layers: Sequence[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, ...]]:
     """{weight: (out, in)} of the matrices that may have terms, by the names of a loaded model."""
-    made = {}
+    made: dict[str, tuple[int, ...]] = {}
     for at, layer in enumerate(layers):
         for name, shape in layer.items():
             block = "self_attn" if name in OF_ATTENTION else "mlp"
@@ -115,10 +153,21 @@ def weights(known: dict[str, Any], layers: Sequence[dict[str, tuple[int, int]]])
     return made
 
 
+def other_weights(known: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """{weight: shape} of those besides that a LoRAConfig's modules_to_save may name: norms, embedding, head."""
+    hidden, table = known["hidden_size"], (known["vocab_size"], known["hidden_size"])
+    arch = architectures.named(known["architecture"])
+    made: dict[str, tuple[int, ...]] = {"model.norm.weight": (hidden,), f"{EMBEDDING}.weight": table}
+    made |= {} if known["tied"] else {HEAD: table}
+    for at, layer in enumerate(known["layers"]):
+        for name in (one for one in (arch.whole if arch is not None else ()) if "norm" in one):
+            of_heads = name.endswith(("q_norm.weight", "k_norm.weight"))
+            made[f"model.layers.{at}.{name}"] = (layer.get("head_dim", hidden) if of_heads else hidden,)
+    return made
+
+
 def settings_of(given: dict[str, Any]) -> Settings:
     """Settings, of which gomlx.train takes these by the same names."""
-    if "teacher" in given or given.get("loss") == "distillation":
-        raise NotImplementedError("plan_training: distillation is not planned yet: its teacher is not counted")
     names = [one.name for one in dataclasses.fields(Settings)]
     wrong = next((name for name in given if name not in names), None)
     if wrong is not None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Data = str | os.PathLike[str] | Iterable[Mapping[str, Any]] | Dataset
 LAST_FIRST = ("down_proj", "up_proj", "gate_proj", "o_proj", "v_proj", "k_proj", "q_proj")
+MOST_LAYERS = 1 << 20
 SAVE_SECONDS = 60.0             # after so long the state is saved, however few the steps
 
 
@@ -231,16 +232,18 @@ class TrainingRun(Iterator[Step]):
         gradients: dict[str, mx.array] = {}
         values: list[float] = []
         known: dict[str, list[float]] = {}
+        exact = {name: one.astype(mx.float32) for name, one in self._parameters.items()}    # as are sums of gradients
         for part in all_parts:
             scaled = functools.partial(self._scaled, rows=part, first=first, prepared=prepared, total=total,
                                        sums=gradients)
-            (_, parts, more), gradients = mx.value_and_grad(scaled)(self._parameters)
+            (_, parts, more), gradients = mx.value_and_grad(scaled)(exact)
             _gomlx.eval_or_drop(parts, [gradients[name] for name in sorted(gradients, key=from_the_end)], more)
             check_finite(self._step + 1, parts.tolist(), part)
             values += parts.tolist()
             for name, one in more.items():
                 known.setdefault(name, []).extend(one.tolist())
             first += len(part)
+        gradients = {name: one.astype(self._parameters[name].dtype) for name, one in gradients.items()}
         return gradients, values, {name: math.fsum(one) / len(one) for name, one in known.items()}
 
     def _scaled(self, parameters, rows, first, prepared, total, sums):
@@ -354,9 +357,9 @@ class TrainingRun(Iterator[Step]):
 
 
 def from_the_end(name: str) -> tuple[int, int]:
-    """Orders gradients as they arise, from the last layer back, so that what a layer kept is free before the next one's
-    turn: with checkpoints half of the memory of any other order."""
-    layer = next((int(part) for part in name.split(".") if part.isdigit()), -1)
+    """Orders gradients as they arise, from the head and the last layer back, so that what a layer kept is free before
+    the next one's turn: with checkpoints half of the memory of any other order."""
+    layer = next((int(part) for part in name.split(".") if part.isdigit()), -1 if "embed" in name else MOST_LAYERS)
     kind = next((i for i, part in enumerate(LAST_FIRST) if f".{part}." in name), 0)
     return -layer, kind
 
@@ -364,12 +367,17 @@ def from_the_end(name: str) -> tuple[int, int]:
 def objective(name: str, forward: losses.Forward, model: Model, teacher: Model | StoredTeacher | None,
               options: Mapping[str, float]) -> losses.Objective:
     """The objective of a name; options are those of Settings, which are checked there."""
-    if (teacher is not None) != (name == "distillation"):
-        raise ValueError("loss='distillation' needs a teacher" if teacher is None else
-                         f"a teacher belongs to loss='distillation', got {name!r}")
+    check_teacher(name, teacher)
     if teacher is not None:
         return Distillation(forward, model, teacher, **options)
     return losses.OBJECTIVES[name](forward, **options)
+
+
+def check_teacher(name: str, teacher: object) -> None:
+    """ValueError unless there is a teacher where the loss of this name needs one."""
+    if (teacher is not None) != (name == "distillation"):
+        raise ValueError("loss='distillation' needs a teacher" if teacher is None else
+                         f"a teacher belongs to loss='distillation', got {name!r}")
 
 
 def check_rows(rows: Dataset, objective: losses.Objective | type[losses.Objective], settings: Settings) -> None:
@@ -410,7 +418,8 @@ def named(rows: Sequence[Row]) -> str:
 
 
 def scales_of(adapter):
-    return {"scales": {layer: term.scale for layer, term in adapter.terms.items()}, "meta": adapter.meta}
+    return {"scales": {layer: term.scale for layer, term in adapter.terms.items()}, "whole": list(adapter.full),
+            "meta": adapter.meta}
 
 
 def description(model):

@@ -33,6 +33,10 @@ def is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(is_text(one) for one in value)
+
+
 def are_numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(is_number(one) for one in value.values())
 
@@ -46,6 +50,7 @@ ANY: Field = "anything", lambda value: True
 COUNT: Field = f"an integer from 0 to {MOST}", is_count
 NUMBER: Field = "a finite number", is_number
 TEXT: Field = "a text", is_text
+TEXTS: Field = "a list of texts", are_texts
 OBJECT: Field = "an object", is_object
 NUMBERS: Field = "an object of finite numbers", are_numbers
 NUMBERS_OR_NULL: Field = "an object of finite numbers or null", are_numbers_or_null
@@ -59,7 +64,7 @@ def maybe(field: Field) -> Field:
 CONFIG_FIELDS = {"format": ANY, "model": OBJECT, "settings": OBJECT, "adapter": OBJECT, "lora": maybe(OBJECT),
                  "data": OBJECT, "eval_data": maybe(OBJECT)}
 MODEL_FIELDS = {"path": TEXT} | dict.fromkeys(SAME_MODEL, ANY)
-ADAPTER_FIELDS = {"scales": NUMBERS, "meta": OBJECT}
+ADAPTER_FIELDS = {"scales": NUMBERS, "whole": TEXTS, "meta": OBJECT}
 DATA_FIELDS = {"path": maybe(TEXT), "rows": COUNT, "fingerprint": TEXT}
 STATE_FIELDS = {"step": COUNT, "epoch": COUNT, "position": COUNT, "best": maybe(NUMBER), "waited": COUNT}
 STEP_FIELDS = {"step": COUNT, "epoch": NUMBER, "loss": NUMBER, "rows": COUNT, "tokens": COUNT, "targets": COUNT,

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from gomlx import _gomlx
 from gomlx._base import arguments, bars
 from gomlx._generation.model import Model
-from gomlx._training.adapter import Adapter, Term
-from gomlx._training.config import LoRAConfig, check_dropout, lora_config, new_adapter
+from gomlx._training.adapter import Adapter, Term, shapes_of
+from gomlx._training.config import LoRAConfig, check_dropout, check_whole, lora_config, new_adapter
 from gomlx._training.data import MAX_TOKENS, Dataset, Mask
 from gomlx._training.distillation import StoredTeacher
 from gomlx._training.runs import STATE, RunFolder
@@ -176,8 +176,7 @@ def first_adapter(model, lora, folder, state, config):
     else:
         adapter = lora if isinstance(lora, Adapter) else new_adapter(model, lora_config(lora))
         adapter.check(model)
-    if adapter.full:
-        raise NotImplementedError("training: the adapter has weights that were trained whole, which are not trained on")
+    check_whole(adapter.full, shapes_of(model))
     check_dropout(adapter.meta.get("dropout") or 0.0)
     return adapter
 
@@ -191,7 +190,7 @@ def saved_adapter(model, path, arrays, known):
     try:
         adapter = Adapter({layer: Term(arrays[f"parameters/{layer}.lora_a"], arrays[f"parameters/{layer}.lora_b"],
                                        scale, magnitude_of(layer)) for layer, scale in known["scales"].items()},
-                          meta=known["meta"])
+                          {name: arrays[f"parameters/{name}"] for name in known["whole"]}, meta=known["meta"])
         adapter.check(model)
     except KeyError as error:
         raise _gomlx.Error(f"{path}: {error.args[0]} is missing") from None

@@ -11,16 +11,16 @@ from gomlx._files.reading import read_json
 from gomlx._generation import chat_formats
 from gomlx._generation.tokenizer import Tokenizer
 from gomlx.cli import options
-from gomlx.cli.output import print_json, say, show_table, wants_colour
+from gomlx.cli.output import print_json, say, show_table, size, wants_colour
 
 LOSSES = ("sft", "dpo", "orpo", "kto", "distillation")
 SHOWN = 20                      # lines about steps, at most, besides evaluations
 # Options that are arguments of gomlx.train by the same name, and those of its LoRAConfig.
 TRAIN = ("loss", "steps", "epochs", "batch", "batch_tokens", "accumulate", "optimizer", "learning_rate", "schedule",
-         "warmup", "clip", "eval_every", "patience", "too_long", "checkpoints", "forward", "save_every", "logs",
+         "warmup", "clip", "eval_every", "patience", "checkpoints", "forward", "save_every", "logs",
          "seed")
 ROWS = ("mask", "max_tokens", "too_long", "template", "template_args")
-LORA = ("rank", "alpha", "dropout", "layers", "init", "rslora", "dora")
+LORA = ("rank", "alpha", "dropout", "layers", "init", "rslora", "dora", "modules_to_save")
 
 
 def names(text):
@@ -61,6 +61,25 @@ def add(commands):
     add_steps(made.add_argument_group("steps"))
     add_terms(made.add_argument_group("terms"))
     add_rows(made.add_argument_group("rows"))
+    add_teacher(commands)
+
+
+def add_teacher(commands):
+    made = commands.add("teacher", teach, "Write what a model says of rows to a file, from which another one learns: "
+                        "gomlx train --loss distillation --teacher FILE.", options.model, options.json,
+                        examples=["gomlx teacher large.gguf --data chats.jsonl --student small.gguf -o "
+                                  "teacher.safetensors"])
+    made.add_argument("path", nargs="?", metavar="MODEL", help="the teacher; the same as -m MODEL")
+    made.add_argument("--data", metavar="FILE", required=True, help="rows: .jsonl, .json, or a folder with "
+                      "train.jsonl and valid.jsonl, of which both are written")
+    made.add_argument("--student", metavar="MODEL", help="the model that will learn, which is not loaded: its "
+                      "tokenizer and chat template read the rows (default: the teacher's)")
+    made.add_argument("-o", "--output", metavar="FILE", required=True, help="a name that ends in .safetensors")
+    made.add_argument("--top", type=int, default=128, metavar="K", help="how many of the likeliest tokens at each "
+                      "token that counts (default: 128)")
+    made.add_argument("--all-tokens", action="store_true", help="all of them: the same loss as the teacher itself")
+    made.add_argument("-t", "--temperature", type=float, default=1.0, metavar="X", help="(default: 1)")
+    add_rows(made.add_argument_group("rows"))
 
 
 def add_steps(group):
@@ -70,7 +89,8 @@ def add_steps(group):
         group.add_argument(f"--{name}", dest="loss", action="store_const", const=name,
                            help=f"the same as --loss {name}")
     group.add_argument("--beta", type=float, metavar="X", help="of dpo, orpo and kto (default: 0.1)")
-    group.add_argument("--teacher", metavar="MODEL", help="of distillation; or a file of lora.save_teacher()")
+    group.add_argument("--teacher", metavar="MODEL", help="of distillation; or a file of `gomlx teacher`")
+    group.add_argument("-t", "--temperature", type=float, metavar="X", help="of distillation (default: 1)")
     for flag, kind, what in (
             ("--steps", int, "how many"), ("--epochs", float, "how often the rows are gone through (default: 1)"),
             ("--batch", int, "rows of a pass (default: 4)"),
@@ -101,6 +121,8 @@ def add_terms(group):
     group.add_argument("--init", choices=("normal", "kaiming", "gaussian"), help="of A (default: normal)")
     group.add_argument("--dropout", type=float, metavar="X", help="the share of the terms' inputs that is left out")
     group.add_argument("--rslora", action="store_const", const=True, help="scale by alpha / sqrt(rank)")
+    group.add_argument("--modules-to-save", type=lambda text: tuple(text.split(",")), metavar="NAMES",
+                       help="modules with commas between that are trained as a whole: lm_head, embed_tokens, norm, ...")
     group.add_argument("--dora", action="store_const", const=True, help="train the lengths of rows too")
 
 
@@ -116,15 +138,11 @@ def add_rows(group):
 
 
 def train(args):
-    if args.path is not None and args.model is not None:
-        raise ValueError(f"two models: {args.path!r} and -m {args.model!r}")
-    args.model = args.model if args.path is None else args.path
+    one_model(args)
     given = {name: getattr(args, name) for name in TRAIN if getattr(args, name) is not None}
-    given |= {"mask": None if args.mask == "all" else args.mask} if args.mask else {}
-    given |= {"max_tokens": args.row_tokens} if args.row_tokens is not None else {}
-    given |= {"template": False} if args.plain else {}
-    given |= {"template_args": dict(args.template_arg)} if args.template_arg else {}
-    given |= {"loss_options": {"beta": args.beta}} if args.beta is not None else {}
+    given |= rows_of(args)
+    loss_options = {name: getattr(args, name) for name in ("beta", "temperature") if getattr(args, name) is not None}
+    given |= {"loss_options": loss_options} if loss_options else {}
     check(args)
     if args.plan or args.preview:
         return look(args, given)
@@ -145,6 +163,43 @@ def train(args):
         run = opened.enter_context(gomlx.train(model, args.data, eval_data=args.eval_data, teacher=teacher, **where,
                                                **given))
         follow(run, args.json)
+    return 0
+
+
+def one_model(args):
+    """The model, named in one way."""
+    if args.path is not None and args.model is not None:
+        raise ValueError(f"two models: {args.path!r} and -m {args.model!r}")
+    args.model = args.model if args.path is None else args.path
+
+
+def rows_of(args):
+    """What load_data() is given by the options of add_rows()."""
+    given = {"mask": None if args.mask == "all" else args.mask} if args.mask else {}
+    given |= {"max_tokens": args.row_tokens} if args.row_tokens is not None else {}
+    given |= {"too_long": args.too_long} if args.too_long is not None else {}
+    given |= {"template": False} if args.plain else {}
+    return given | ({"template_args": dict(args.template_arg)} if args.template_arg else {})
+
+
+def teach(args):
+    """The command `teacher`."""
+    one_model(args)
+    reader = tokenizer_of(locating.locate(args.student)) if args.student is not None else None
+    with contextlib.ExitStack() as opened:
+        model = opened.enter_context(options.load(args))
+        if not isinstance(model, gomlx.Model):
+            raise NotImplementedError("teacher: only models of the backend native teach")
+        splits = ["train"] + ["valid"] * os.path.isfile(os.path.join(args.data, "valid.jsonl"))
+        data = [gomlx.lora.load_data(args.data, reader or model, split=split, **rows_of(args)) for split in splits]
+        path = gomlx.lora.save_teacher(model, data, args.output, top=None if args.all_tokens else args.top,
+                                       temperature=args.temperature)
+    said = {"path": path, "rows": sum(map(len, data)), "targets": sum(one.targets for one in data),
+            "bytes": os.path.getsize(path)}
+    if args.json:
+        print_json(said)
+    else:
+        say(f"wrote {path}, {size(said['bytes'])}: {said['targets']} tokens of {said['rows']} rows")
     return 0
 
 
@@ -203,7 +258,8 @@ def look(args, given):
     rows = {name: given[name] for name in ROWS if name in given}
     data = gomlx.lora.load_data(args.data, tokenizer_of(path), **rows)
     if args.plan:
-        made = dataclasses.asdict(gomlx.lora.plan_training(path, data, lora=lora_of(args), **given))
+        made = dataclasses.asdict(gomlx.lora.plan_training(path, data, lora=lora_of(args), teacher=args.teacher,
+                                                           **given))
         print_json(made) if args.json else show_table(made)
         return 0 if made["fits"] else 1
     shown = {"kind": data.kind, "rows": len(data), "tokens": data.tokens, "targets": data.targets,

@@ -55,6 +55,30 @@ def test_a_run_and_its_end(capfd, data, tmp_path):
     assert status == 0 and [one["step"] for one in steps] == [4, 5] and steps[-1]["eval_loss"] > 0
 
 
+def test_a_teacher_writes_a_file_and_a_student_learns_from_it(capfd, data, tmp_path):
+    path, folder = str(tmp_path / "teacher.safetensors"), tmp_path / "rows"
+    status, out, err = run(capfd, "teacher", "--data", data, "-o", path, "--top", "8", "--temperature", "2", "--json")
+    said = json.loads(out)
+    assert status == 0 and said["rows"] == 8 and said["bytes"] == os.path.getsize(path), err
+    taught = ["--data", data, "--loss", "distillation", "--teacher", path]
+    status, out, _ = run(capfd, "train", *taught, "--temperature", "2", "--plan", "--json")
+    assert status == 0 and json.loads(out)["teacher_bytes"] > 0
+    status, out, err = run(capfd, "train", *taught, "--temperature", "2", "--run", str(tmp_path / "run"), "--steps",
+                           "1")
+    assert status == 0 and out.startswith("step 1 of 1"), err
+    status, _, err = run(capfd, "train", *taught, "--run", str(tmp_path / "other"))
+    assert status == 1 and "is of the temperature 2, the loss of 1" in err
+    folder.mkdir()
+    for name, text in (("train", "Number one."), ("valid", "Number two.")):
+        (folder / f"{name}.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    model = os.path.join(os.path.dirname(gomlx.__file__), "models", "fable-Q8_0.gguf")
+    status, _, err = run(capfd, "teacher", model, "--data", str(folder), "--student", model, "-o", path,
+                         "--all-tokens")
+    assert status == 0 and "tokens of 2 rows" in err
+    status, _, err = run(capfd, "teacher", "--data", data, "-o", str(tmp_path / "teacher.bin"))
+    assert status == 1 and "expected a name that ends in .safetensors" in err
+
+
 def test_an_adapter_is_gone_on_from(capfd, data, tmp_path):
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     assert run(capfd, "train", "--data", data, "--run", first, "--steps", "1", "--rank", "2", "--layers", "1")[0] == 0

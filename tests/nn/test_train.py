@@ -14,6 +14,7 @@ import pytest
 import gomlx
 import gomlx.core as mx
 from gomlx import _gomlx, lora
+from gomlx._training.distillation import key_of
 from gomlx._training.steps import check_finite
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -100,6 +101,13 @@ def test_losses_are_their_formulas():
     odds = np.log(np.exp(pc) / (1 - np.exp(pc))) - np.log(np.exp(pr) / (1 - np.exp(pr)))
     found = lora.orpo_loss(*given[:2], beta=0.2)
     np.testing.assert_allclose(np.asarray(found), -0.2 * np.log(sigmoid(odds)), rtol=1e-4)
+    sure = np.array([-1e-9, -1e-5, -1e-3, -0.69, -0.7])
+    odds = np.log(np.exp(sure) / -np.expm1(sure)) - np.log(np.exp(pr) / (1 - np.exp(pr)))
+    value, grad = mx.value_and_grad(lambda x: lora.orpo_loss(x, given[1], beta=0.2).sum())(mx.array(np.float32(sure)))
+    np.testing.assert_allclose(value.item(), -0.2 * np.log(sigmoid(odds)).sum(), rtol=1e-5)
+    np.testing.assert_allclose(grad, -0.2 * (1 - sigmoid(odds)) * (1 - np.exp(sure) / np.expm1(sure)), rtol=1e-4)
+    certain = mx.value_and_grad(lambda x: lora.orpo_loss(x, given[1]).sum())(mx.zeros(5))
+    assert np.isfinite(certain[0].item()) and np.abs(np.asarray(certain[1])).max() < 1e-9
 
     wanted = np.array([True, False, True, True, False])
     want = np.where(wanted, 1.5 * (1 - sigmoid(0.3 * (pc - rc - 0.7))), 0.5 * (1 - sigmoid(0.3 * (0.7 - (pc - rc)))))
@@ -232,18 +240,41 @@ def test_files_of_teachers_that_do_not_fit(exact, student, tmp_path):
     fails(TypeError, "teacher: expected a gomlx.Model of the backend native, got 5", teacher=5)
     arrays, known = mx.load(str(path), return_metadata=True)
     mx.eval(list(arrays.values()))
-    ids = next(name for name in arrays if name.endswith(".ids"))
+    ids, logs = (f"{key_of(data[1].sequences[0])}.{name}" for name in ("ids", "logs"))
+    n = len(arrays[ids])
     for changed, said, message in (
-            ({ids: arrays[ids][:1]}, {}, "ids and .* logs, expected"), ({}, {"format": "x"}, "no file of lora.save_t"),
-            ({}, {"temperature": "x"}, "no file of lora.save_teacher"), ({ids: arrays[ids] + 10**6}, {}, "ids beyond")):
+            ({ids: arrays[ids][:1]}, {}, rf"{path}: row 1 has ids I32 \[1, 4\] and logs F32 \[{n}, 4\], expected I32 "
+                                         rf"and F32 \[{n}, 4\]"),
+            ({ids: arrays[ids][:, :2], logs: arrays[logs][:, :2]}, {}, r"row \d has ids I32 .*, expected I32 and F32"),
+            ({ids: arrays[ids].astype(mx.uint32)}, {}, rf"row 1 has ids U32 \[{n}, 4\]"),
+            ({logs: arrays[logs].reshape(-1)}, {}, rf"row 1 has .* logs F32 \[{4 * n}\]"),
+            ({logs: arrays[logs] - np.inf}, {}, rf"{path}: row 1 has logs that are none of probabilities"),
+            ({logs: arrays[logs] * np.nan}, {}, "row 1 has logs that are none of probabilities"),
+            ({logs: arrays[logs] + 100}, {}, "row 1 has logs that are none of probabilities"),
+            ({}, {"format": "x"}, "no file of lora.save_t"), ({}, {"temperature": "x"}, "no file of lora.save_teacher"),
+            ({ids: arrays[ids] + 10**6}, {}, "row 1 has ids beyond the vocabulary of 2048")):
         mx.save_safetensors(str(path), arrays | changed, known | said)
         fails(gomlx.Error, message)
+    path.write_bytes(b"nothing")
+    fails(gomlx.Error, "is not a safetensors file")
     mx.save_safetensors(str(path), arrays, known | {"vocab_size": "7"})
     fails(ValueError, "its vocabulary has 7 tokens, expected")
     with pytest.raises(ValueError, match="ends in .safetensors"):
         lora.save_teacher(exact, data, tmp_path / "x.bin")
     with pytest.raises(TypeError, match="data: expected a Dataset"):
         lora.save_teacher(exact, ROWS, path)
+
+
+def test_a_file_of_a_teacher_is_not_kept_in_memory(exact, student, tmp_path):
+    data, path = lora.load_data(ROWS, student), tmp_path / "teacher.safetensors"
+    lora.save_teacher(exact, data, path, top=None, progress=False)
+    run = train(student, data, loss="distillation", teacher=path, steps=3, batch=2)
+    before = [mx.get_active_memory(mx.cpu) for _ in run]
+    assert path.stat().st_size > 1 << 20 and max(before) - min(before) < 1 << 18
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size - 4)
+    with pytest.raises(gomlx.Error, match="it has become shorter"):
+        run.evaluate(data)
 
 
 @pytest.mark.parametrize("kind", ["Q4_K_M", "Q4_0", "BF16"])
@@ -379,8 +410,8 @@ def test_a_plan_refuses_what_training_refuses(model):
     for config, settings, error, message in (
             ({"targets": ["nope"]}, {}, ValueError, "no layer is called 'nope'; this model has down_proj"),
             ({"layers": 99}, {}, ValueError, "the last 99 of a model that has 6"),
-            ({}, {"loss": "distillation"}, NotImplementedError, "distillation is not planned"),
-            ({}, {"teacher": model}, NotImplementedError, "distillation is not planned"),
+            ({}, {"loss": "distillation"}, ValueError, "loss='distillation' needs a teacher"),
+            ({}, {"teacher": model}, ValueError, "a teacher belongs to loss='distillation', got 'sft'"),
             ({}, {"loss": "dpo"}, ValueError, "needs rows with prompt, chosen and rejected"),
             ({}, {"step": 2}, TypeError, r"plan_training\(\) got an unexpected keyword argument 'step'.*'steps'"),
             ({}, {"run": "a"}, TypeError, r"unexpected keyword argument 'run'")):
@@ -388,6 +419,28 @@ def test_a_plan_refuses_what_training_refuses(model):
             lora.plan_training(None, data, lora=lora.LoRAConfig(**config), **settings)
     with pytest.raises(TypeError, match="lora: expected a LoRAConfig"):
         lora.plan_training(None, data, lora=5)
+
+
+def test_a_plan_of_distillation(model, student, shared, tmp_path):
+    data, path = lora.load_data(ROWS, model), tmp_path / "teacher.safetensors"
+    plain = lora.plan_training(None, data)
+    head = 4 * model.vocab_size * model.info["hidden_size"]
+    named, loaded = (lora.plan_training(None, data, loss="distillation", teacher=one)
+                     for one in (student.info["path"], student))
+    assert named.teacher_bytes == loaded.teacher_bytes == student.info["weight_bytes"] + 2 * head
+    assert named.total_bytes - plain.total_bytes == named.teacher_bytes + named.logit_bytes - plain.logit_bytes
+    assert named.flops_per_step > 1.3 * plain.flops_per_step and plain.teacher_bytes == 0
+    lora.save_teacher(model, data, path, top=16, progress=False)
+    of_file = lora.plan_training(None, data, loss="distillation", teacher=path, batch=12)
+    assert of_file.teacher_bytes == head + 8 * 16 * data.targets
+    assert plain.flops_per_step < of_file.flops_per_step * 4 / 12 < named.flops_per_step
+    with pytest.raises(ValueError, match="knows nothing of"):
+        lora.plan_training(None, lora.load_data(ROWS, model, mask=None), loss="distillation", teacher=path)
+    with pytest.raises(ValueError, match="of the temperature 1, the loss of 2"):
+        lora.plan_training(None, data, loss="distillation", teacher=path, loss_options={"temperature": 2.0})
+    with pytest.raises(ValueError, match="its vocabulary has .* tokens, expected 2048"):
+        lora.plan_training(None, data, loss="distillation",
+                           teacher=os.path.join(shared, "data", "models", "stories260k"))
 
 
 @pytest.mark.parametrize("name", ["qwen3_5", "qwen3_moe", "gpt_oss"])
@@ -414,8 +467,8 @@ def test_adapters_of_other_layers_run_in_peft(name, shared, tmp_path):
 
 def test_what_is_not_trained_is_said(model):
     adapter = model.apply_lora()
-    whole = gomlx.Adapter(adapter.terms, {"model.norm.weight": mx.ones((256,))})
-    with pytest.raises(NotImplementedError, match="weights that were trained whole"):
+    whole = gomlx.Adapter(adapter.terms, {"model.embed_tokens.weight": mx.ones((2048, 256))})
+    with pytest.raises(NotImplementedError, match="the model's head is its embedding"):
         train(model, lora=whole)
 
 

@@ -140,7 +140,7 @@ static void norm_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *
         grad[IN_X] = array_node(s, &rms_norm_grad_op, (gm_array *[]){in[IN_X], in[IN_WEIGHT], cots[0]}, GRAD_INPUTS,
                                 out->param);
     if (weighted)
-        grad[IN_WEIGHT] = unbroadcast(s, gm_multiply(s, cot, n), in[IN_WEIGHT]);
+        grad[IN_WEIGHT] = gm_sequence_sum(s, gm_multiply(s, cot, n), in[IN_WEIGHT]);
     if (centered && !array_is_none(in[IN_BIAS]))
         grad[IN_BIAS] = unbroadcast(s, cot, in[IN_BIAS]);
 }

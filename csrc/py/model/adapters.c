@@ -18,9 +18,9 @@ void terms_free(term_list *t) {
     PyMem_Free(t->all);
 }
 
-static char *text_copy(PyObject *text) {
+static char *text_copy(PyObject *text, const char *list) {
     if (!PyUnicode_Check(text)) {
-        PyErr_Format(PyExc_TypeError, "terms: a layer is named by a str, not %R", (PyObject *)Py_TYPE(text));
+        PyErr_Format(PyExc_TypeError, "%s: a layer is named by a str, not %R", list, (PyObject *)Py_TYPE(text));
         return NULL;
     }
     PyObject *bytes = PyUnicode_AsUTF8String(text);
@@ -32,7 +32,7 @@ static char *text_copy(PyObject *text) {
         PyErr_NoMemory();
     Py_XDECREF(bytes);
     if (copy && strlen(copy) != n) {
-        PyErr_Format(PyExc_ValueError, "terms: the layer %R has a zero in its name", text);
+        PyErr_Format(PyExc_ValueError, "%s: the layer %R has a zero in its name", list, text);
         PyMem_Free(copy);
         return NULL;
     }
@@ -56,7 +56,7 @@ static bool term_read(module_state *state, PyObject *item, gm_adapter_term *to) 
         return false;
     }
     to->scale = (float)PyFloat_AsDouble(PyTuple_GetItem(item, 3));
-    if (PyErr_Occurred() || !(to->layer = text_copy(PyTuple_GetItem(item, 0))))
+    if (PyErr_Occurred() || !(to->layer = text_copy(PyTuple_GetItem(item, 0), "terms")))
         return false;
     if (arrays_read(state, item, 1, 2, (gm_array * *const[]){&to->a, &to->b}) &&
         (n == 4 || arrays_read(state, item, 4, 2, (gm_array * *const[]){&to->magnitude, &to->squares})))
@@ -80,6 +80,46 @@ bool terms_read(module_state *state, PyObject *items, term_list *t) {
             return false;
     }
     return true;
+}
+
+/* ---- weights that are trained themselves ---- */
+void whole_free(whole_list *w) {
+    for (size_t i = 0; i < w->n; i++) {
+        PyMem_Free((void *)(uintptr_t)w->all[i].name);
+        gm_release(w->all[i].values);
+        gm_release(w->all[i].sum);
+    }
+    PyMem_Free(w->all);
+}
+
+static bool trained_read(module_state *state, PyObject *item, gm_trained_weight *to) {
+    const bool fits = PyTuple_Check(item) && PyTuple_Size(item) == 3;
+    PyObject *sum = fits ? PyTuple_GetItem(item, 2) : NULL;
+    if (fits && !(to->name = text_copy(PyTuple_GetItem(item, 0), "whole")))
+        return false;
+    if (fits && arrays_read(state, item, 1, sum == Py_None ? 1 : 2, (gm_array * *const[]){&to->values, &to->sum}))
+        return true;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError, "whole: expected tuples (name, array, array or None), found %R", item);
+    return false;
+}
+
+bool whole_read(module_state *state, PyObject *given, whole_list *w) {
+    PyObject *items = given && given != Py_None ? PySequence_Tuple(given) : NULL;
+    bool fits = !given || given == Py_None;
+    if (items) {
+        const size_t n = (size_t)PyTuple_Size(items);
+        w->all = PyMem_Calloc(n + 1, sizeof *w->all);
+        fits = w->all != NULL;
+        if (!fits)
+            PyErr_NoMemory();
+        for (size_t i = 0; fits && i < n; i++) {
+            w->n = i + 1; /* what is read of it is given back, also when it fails */
+            fits = trained_read(state, PyTuple_GetItem(items, (Py_ssize_t)i), &w->all[i]);
+        }
+    }
+    Py_XDECREF(items);
+    return fits;
 }
 
 /* ---- shares ---- */

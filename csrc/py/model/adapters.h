@@ -12,6 +12,14 @@ typedef struct {
 bool terms_read(module_state *state, PyObject *items, term_list *t);
 void terms_free(term_list *t);
 
+typedef struct {
+    gm_trained_weight *all;
+    size_t n;
+} whole_list;
+/* None, NULL or tuples (name, values, sum or None), likewise. */
+bool whole_read(module_state *state, PyObject *items, whole_list *w);
+void whole_free(whole_list *w);
+
 /* What a generation uses: names are those of the objects in `items`. */
 typedef struct {
     gm_adapter_share *all;

@@ -481,7 +481,7 @@ static PyMethodDef model_methods[] = {
      SIG("head($self, x, /)", "The logits of a residual stream float32 [n, hidden], lazy.")},
     {"rows", FUNCTION(py_model_rows), FASTCALL,
      SIG("rows($self, ids, lengths, *, terms=(), int8=False, bf16=False, checkpoints=False, sums=None, "
-         "dropout=0.0, keys=None)",
+         "dropout=0.0, keys=None, whole=None)",
          "The rows of sequences after the final norm, float32 [ids, hidden], lazy: ids of all, and how many each has. "
          "terms: tuples (layer, a [rank, k], b [rows, rank], scale), or with magnitudes (layer, a, b, scale, magnitude "
          "[rows], squares [rows] of the lengths of the matrix's rows), to which gradients go. int8: linear layers "
@@ -490,7 +490,9 @@ static PyMethodDef model_methods[] = {
          "checkpoints: backwards, each layer is computed again from its input. sums: for each term None, or gradients "
          "(of a, of b, of magnitude where there is one) in float32 that those of these rows are added to, sequence by "
          "sequence: passes over whole sequences in order, each from the gradients of the one before, end with the bits "
-         "of one pass. dropout: the share of what terms read that is left out, drawn by keys, uint32 [sequences, 2].")},
+         "of one pass. dropout: the share of what terms read that is left out, drawn by keys, uint32 [sequences, 2]. "
+         "whole: weights that are trained themselves, (name, array, None or the gradient so far in float32): matrices "
+         "and biases of linear layers, the embedding, vectors of norms.")},
     {"loss", FUNCTION(py_model_loss), FASTCALL,
      SIG("loss($self, rows, targets, *, gradient=False, int8=False, bf16=False)",
          "The cross entropy of each row's logits against its target id, float32 [n], lazy; gradient: as something to "

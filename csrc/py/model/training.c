@@ -71,12 +71,17 @@ static bool pack_model(module_state *state, gm_model *model) {
 
 PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {
-        "rows", 0, 2, 3, {"ids", "lengths", "terms", "int8", "bf16", "checkpoints", "sums", "dropout", "keys", NULL}};
+        "rows",
+        0,
+        2,
+        3,
+        {"ids", "lengths", "terms", "int8", "bf16", "checkpoints", "sums", "dropout", "keys", "whole", NULL}};
     module_state *state = py_model_state(self);
-    PyObject *v[9], *items = NULL, *result = NULL;
+    PyObject *v[10], *items = NULL, *result = NULL;
     int32_t *ids = NULL, *lengths = NULL;
     size_t n_ids, n_lengths;
     term_list terms = {NULL, 0};
+    whole_list whole = {NULL, 0};
     int int8 = 0, bf16 = 0, checkpoints = 0;
     double dropout = 0;
     gm_array *keys = NULL;
@@ -86,7 +91,7 @@ PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
                       (int8 = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0 &&
                       (bf16 = v[4] ? PyObject_IsTrue(v[4]) : 0) >= 0 &&
                       (checkpoints = v[5] ? PyObject_IsTrue(v[5]) : 0) >= 0 && sums_read(state, v[6], &terms) &&
-                      dropout_read(state, v[7], v[8], &dropout, &keys);
+                      dropout_read(state, v[7], v[8], &dropout, &keys) && whole_read(state, v[9], &whole);
     gm_model *open = read ? py_model_open(self) : NULL, *model = open ? gm_model_retain(open) : NULL;
     if (model && pack_model(state, model)) {
         const gm_training_batch batch = {.tokens = ids,
@@ -94,6 +99,8 @@ PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
                                          .n_sequences = (int64_t)n_lengths,
                                          .terms = terms.all,
                                          .n_terms = terms.n,
+                                         .whole = whole.all,
+                                         .n_whole = whole.n,
                                          .int8 = int8,
                                          .bf16 = bf16,
                                          .checkpoints = checkpoints,
@@ -107,6 +114,7 @@ PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
         gm_model_release(model); /* a signal handler may have closed it */
     gm_release(keys);
     terms_free(&terms);
+    whole_free(&whole);
     Py_XDECREF(items);
     PyMem_Free(ids);
     PyMem_Free(lengths);

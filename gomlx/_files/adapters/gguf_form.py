@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gomlx import _gomlx as mx
-from gomlx._files import gguf, names, reading, writing
+from gomlx._files import architectures, gguf, names, reading, writing
 from gomlx._files.adapters import shared
 from gomlx._training.adapter import Adapter, kinds, listed
 
@@ -86,7 +86,7 @@ def checked(header, path, base):
     name, alpha = value_of(header, "general.architecture"), value_of(header, "adapter.lora.alpha")
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not abs(alpha) < 1e30:
         raise mx.Error(f"{path}: adapter.lora.alpha is {alpha!r:.80}, expected a finite number")
-    arch = base.arch if base is not None and base.arch is not None else shared.architecture_named(name)
+    arch = base.arch if base is not None and base.arch is not None else architectures.named(name)
     if arch is None:
         raise NotImplementedError(f"{path}: general.architecture is {name!r:.80}, which is not known")
     if arch.gguf != name:

@@ -42,13 +42,7 @@ def base_of(model) -> Base | None:
     if isinstance(model, Mapping):
         return Base(dict(model))
     info = engine_of(model).info()
-    return Base(shapes_of(model), architecture_named(info["architecture"]), info["head_dim"])
-
-
-def architecture_named(name):
-    """By a model_type or by GGUF's name; None: there is none."""
-    known = architectures.known()
-    return next((a for a in known if name in a.types), None) or next((a for a in known if a.gguf == name), None)
+    return Base(shapes_of(model), architectures.named(info["architecture"]), info["head_dim"])
 
 
 def check_is_file(path):
