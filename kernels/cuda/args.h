@@ -14,7 +14,7 @@ typedef struct { int64_t at[CUDA_DIMS]; } cuda_strides;
 /* Threads of a block, and elements that one thread of an elementwise kernel has in flight. */
 #define CUDA_THREADS 256
 #define CUDA_EACH 4
-#define CUDA_FLOAT_EACH(is_light, item) ((is_light) ? 16 / (int)(item) : CUDA_EACH)
+#define CUDA_FLOAT_EACH(item) (16 / (int)(item))
 #define CUDA_INT_EACH(item) ((int)(item) == 8 ? 2 : CUDA_EACH)
 /* direct: all that is not one value is side by side and aligned for accesses of 16 bytes. lines: the last dimension is
  * of groups of as many elements as a thread takes, which an operand has side by side and aligned, or, where its last
@@ -105,13 +105,6 @@ typedef struct {
     cuda_strides in_steps;
 } cuda_pad_args;
 
-typedef struct {
-    float *out;
-    const float *x;
-    int64_t count;
-    float cap;
-} cuda_softcap_args;
-
 /* ---- reductions ---- */
 /* Outputs are over kept, each of `reduced` elements, of which a part is `part` (part 0 up to parts - 1); with more than
  * one part, partial results [outputs][parts] of 16 bytes go to `partial`, and reduce_parts joins them. */
@@ -143,9 +136,8 @@ typedef struct {
  * lines: all is aligned for accesses of 16 bytes, and rows are made of them. */
 #define CUDA_ROW_THREADS 512
 #define CUDA_ROW_SHORT 32
-#define CUDA_ROW_EACH 16
+#define CUDA_ROW_EACH(item) (64 / (int)(item)) /* four accesses of 16 bytes in flight */
 #define CUDA_ROW_LONG 64
-#define CUDA_ROW_MEMORY 57344 /* float32 in the memory of a block that has a processor for itself, at most */
 typedef struct {
     void *out;
     const void *x, *weight, *bias;
@@ -153,14 +145,6 @@ typedef struct {
     float eps;
     bool lines;
 } cuda_rows_args;
-
-typedef struct {
-    float *out;
-    const float *gate, *up;
-    int64_t rows, dim, gate_stride, up_stride;
-    int32_t kind;
-    float alpha, limit;
-} cuda_glu_args;
 
 /* ---- orders and running sums ---- */
 /* [rows, length, inner] along length, by chunks; a row of `inner` 1 has chunks of CUDA_SCAN_CHUNK, others fewer.
@@ -278,7 +262,7 @@ typedef struct {
     int64_t rows, steps, half;
     float factor, base;
     bool inverse;
-} cuda_rope_angles_args;
+} cuda_rope_table_args;
 typedef struct {
     void *out;
     const void *x;
@@ -291,21 +275,14 @@ typedef struct {
     gm_gated_delta_args layer;
     int64_t rows;
 } cuda_gated_delta_args;
-typedef gm_recurrent_delta_args cuda_recurrent_delta_args;
-typedef gm_recurrent_conv_args cuda_recurrent_conv_args;
 typedef struct {
     gm_convolution_args conv;
     int64_t images;
 } cuda_convolution_args;
 typedef struct { gm_sdpa_args sdpa; } cuda_sdpa_args;
 
-/* ---- training: those of the contract, which hold no pointer to memory of the host ---- */
-typedef struct {
-    gm_glu_grad_args to;
-    int64_t count;
-} cuda_glu_grad_args;
+/* ---- training: that of the contract, which holds no pointer to memory of the host ---- */
 typedef gm_rms_norm_grad_args cuda_rms_norm_grad_args;
-typedef gm_row_loss_args cuda_row_loss_args;
 
 /* ---- products ---- */
 typedef struct {

@@ -1,14 +1,14 @@
 /* binary.cu - the functions of binary.def, as unary.cu has those of unary.def. */
 #include "maps.cuh"
 
-template <int TYPE, int OP, bool IS_LIGHT> DEVICE void binary_floats(const cuda_binary_args &a) {
+template <int TYPE, int OP> DEVICE void binary_floats(const cuda_binary_args &a) {
     typedef typename float_item<TYPE>::raw raw;
-    map_binary<raw, raw, float_each<TYPE, IS_LIGHT>::N>(
+    map_binary<raw, raw, float_each<TYPE>::N>(
         a, [](raw x, raw y) { return narrow<TYPE>(binary_float(widen<TYPE>(x), widen<TYPE>(y), OP)); });
 }
 template <int TYPE, int OP> DEVICE void compare_floats(const cuda_binary_args &a) {
     typedef typename float_item<TYPE>::raw raw;
-    map_binary<uint8_t, raw, float_each<TYPE, LIGHT>::N>(
+    map_binary<uint8_t, raw, float_each<TYPE>::N>(
         a, [](raw x, raw y) { return (uint8_t)binary_test(widen<TYPE>(x), widen<TYPE>(y), OP); });
 }
 template <class RAW, int OP> DEVICE void binary_ints_of(const cuda_binary_args &a) {
@@ -29,12 +29,10 @@ template <int OP> DEVICE void binary_ints(const cuda_binary_args &a) {
     default: binary_ints_of<uint64_t, OP>(a);
     }
 }
-#define BINARY_VALUE(name, doc, work, ...)                                                                             \
-    KERNEL(gm_binary_##name##_f32, cuda_binary_args, CUDA_THREADS) { binary_floats<GM_T_F32, GM_B_##name, work>(a); }  \
-    KERNEL(gm_binary_##name##_f16, cuda_binary_args, CUDA_THREADS) { binary_floats<GM_T_F16, GM_B_##name, work>(a); }  \
-    KERNEL(gm_binary_##name##_bf16, cuda_binary_args, CUDA_THREADS) {                                                  \
-        binary_floats<GM_T_BF16, GM_B_##name, work>(a);                                                                \
-    }                                                                                                                  \
+#define BINARY_VALUE(name, ...)                                                                                        \
+    KERNEL(gm_binary_##name##_f32, cuda_binary_args, CUDA_THREADS) { binary_floats<GM_T_F32, GM_B_##name>(a); }        \
+    KERNEL(gm_binary_##name##_f16, cuda_binary_args, CUDA_THREADS) { binary_floats<GM_T_F16, GM_B_##name>(a); }        \
+    KERNEL(gm_binary_##name##_bf16, cuda_binary_args, CUDA_THREADS) { binary_floats<GM_T_BF16, GM_B_##name>(a); }      \
     KERNEL(gm_binary_##name##_int, cuda_binary_args, CUDA_THREADS) { binary_ints<GM_B_##name>(a); }
 #define BINARY_TEST(name, ...)                                                                                         \
     KERNEL(gm_binary_##name##_f32, cuda_binary_args, CUDA_THREADS) { compare_floats<GM_T_F32, GM_B_##name>(a); }       \

@@ -7,12 +7,13 @@ It is what the package gomlx-cuda13 carries; the functions at the end build that
     python build.py empty OUT                   the head alone, for tests without a card
 
 GOMLX_CUDA_ARCHS: "native", the cards of this machine; "all", for packages that others use; or names with commas; unset:
-the cards that are here, else 90a. Images are kept in the folder beside OUT by what they were made of. OUT.log has what
-the compiler says of registers.
+the cards that are here, else 90a. Images are kept in the folder beside OUT by what they were made of, and by which
+nvcc. OUT.log has what the compiler says of registers.
 """
 import base64
 import concurrent.futures
 import fnmatch
+import functools
 import hashlib
 import os
 import re
@@ -20,6 +21,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import tomllib
 import zipfile
 
@@ -78,6 +80,15 @@ def find_nvcc():
     return next((path for path in found if shutil.which(path)), None)
 
 
+@functools.cache
+def version_of(nvcc):
+    """What it says of itself: images of another one are not its own."""
+    try:
+        return subprocess.run([nvcc, "--version"], capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(f"{nvcc} --version: {error}") from None
+
+
 def cards():
     """The architectures of this machine's cards."""
     program = shutil.which("nvidia-smi")
@@ -111,22 +122,33 @@ def word(name):
     return name if name.startswith("compute_") else f"sm_{name}"
 
 
+def keep(path, data):
+    """Writes a file that others may be writing or reading: it is there whole, or not at all."""
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(path))) as own:
+        new = os.path.join(own, "new")
+        with open(new, "wb") as file:
+            file.write(data)
+        os.replace(new, path)
+
+
 def compile_part(part, names, folder):
     """The image of a part and what the compiler said."""
+    nvcc = find_nvcc()
+    if not nvcc:
+        raise SystemExit(f"nvcc was not found: pip install {' '.join(NVCC)}, or name one by GOMLX_NVCC")
     targets = [f"-gencode=arch=compute_{name.removeprefix('compute_')},code={word(name)}" for name in names]
     command = [*FLAGS, *targets, f"-I{KERNELS}", f"-I{HERE}", os.path.join(HERE, f"{part}.cu")]
-    key = hash_of([*(read(path) for path in made_of(part)), " ".join([*FLAGS, *targets]).encode()])
+    key = hash_of([*(read(path) for path in made_of(part)), " ".join([*FLAGS, *targets]).encode(), version_of(nvcc)])
     image = os.path.join(folder, f"{part}-{key[:16]}")
     if not os.path.exists(image + ".log"):
-        nvcc = find_nvcc()
-        if not nvcc:
-            raise SystemExit(f"nvcc was not found: pip install {' '.join(NVCC)}, or name one by GOMLX_NVCC")
-        done = subprocess.run([nvcc, *command, "-o", image], text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, check=False)
-        if done.returncode:
-            raise SystemExit(done.stdout)
-        with open(image + ".log", "w", encoding="utf-8") as file:
-            file.write(done.stdout)
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            made = os.path.join(own, part)
+            done = subprocess.run([nvcc, *command, "-o", made], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  check=False)
+            if done.returncode:
+                raise SystemExit(done.stdout.decode(errors="replace"))
+            os.replace(made, image)
+        keep(image + ".log", done.stdout)           # last: where it is, the image is
     return read(image), read(image + ".log")
 
 
@@ -140,8 +162,7 @@ def write(out, words, images):
     if len(" ".join(words)) > 64:
         raise SystemExit(f"too many architectures: {' '.join(words)}")
     head = struct.pack("16s64s64s", MAGIC, digest().encode(), " ".join(words).encode())
-    with open(out, "wb") as file:
-        file.write(head + b"".join(struct.pack("<QQ", *place) for place in places) + body)
+    keep(out, head + b"".join(struct.pack("<QQ", *place) for place in places) + body)
 
 
 def kernels(out, names):
@@ -150,8 +171,7 @@ def kernels(out, names):
     with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("GOMLX_JOBS", os.cpu_count() or 1))) as pool:
         made = list(pool.map(lambda part: compile_part(part, names, folder), parts()))
     write(out, [word(name) for name in names], [image for image, _ in made])
-    with open(out + ".log", "wb") as file:
-        file.write(b"".join(log for _, log in made))
+    keep(out + ".log", b"".join(log for _, log in made))
 
 
 # ---- what kernels may need ----

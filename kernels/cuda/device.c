@@ -20,6 +20,7 @@ static struct {
     int count, devices[MOST_DEVICES]; /* those that can be used */
     char why[DEVICE_WHY];
 } found = {.once = PTHREAD_ONCE_INIT};
+static _Atomic(gm_device_state *) opened[MOST_DEVICES]; /* by index */
 
 static bool is_usable(const cuda_driver *driver, int index) {
     int device = 0, major = 0, minor = 0, error = driver->device_get(&device, index);
@@ -58,16 +59,23 @@ static void close_context(gm_device_state *d) {
     if (d->context) d->driver->context_release(d->device);
 }
 
+static int make_line_of_work(gm_device_state *d) {
+    int error = d->driver->context_push(d->context);
+    if (error) return error;
+    error = d->driver->stream_create(&d->stream, DRIVER_STREAM_NON_BLOCKING);
+    for (int i = 0; i < MARKS && !error; i++) error = d->driver->event_create(&d->events[i], DRIVER_EVENT_NO_TIMING);
+    cuda_leave(d);
+    return error;
+}
 static bool open_context(gm_device_state *d, char why[DEVICE_WHY]) {
     char words[256];
     int error = d->driver->device_get(&d->device, found.devices[d->index]);
     if (!error) error = d->driver->device_attribute(&d->major, DRIVER_MAJOR, d->device);
     if (!error) error = d->driver->device_attribute(&d->minor, DRIVER_MINOR, d->device);
-    d->group_mma = d->major == 9 && d->minor == 0 && strstr(d->module.architectures, "sm_90a");
+    if (!error) error = d->driver->device_attribute(&d->block_memory, DRIVER_BLOCK_MEMORY, d->device);
+    d->wgmma = d->major == 9 && d->minor == 0 && strstr(d->module.architectures, "sm_90a");
     if (!error) error = d->driver->context_retain(&d->context, d->device);
-    if (!error) error = d->driver->context_set(d->context);
-    if (!error) error = d->driver->stream_create(&d->stream, DRIVER_STREAM_NON_BLOCKING);
-    for (int i = 0; i < MARKS && !error; i++) error = d->driver->event_create(&d->events[i], DRIVER_EVENT_NO_TIMING);
+    if (!error) error = make_line_of_work(d);
     if (!error) return true;
     driver_says(d->driver, error, words, sizeof words);
     snprintf(why, DEVICE_WHY, "GPU %d cannot be used: %s", d->index, words);
@@ -95,6 +103,7 @@ static gm_device_result cuda_open(int index, gm_device_state **out, char why[DEV
         free(d);
         return DEVICE_FAILED;
     }
+    atomic_store(&opened[index], d);
     *out = d;
     return DEVICE_OK;
 }
@@ -107,7 +116,10 @@ static void cuda_facts(const gm_device_state *d, gm_device_facts *out) {
     d->driver->device_name(out->name, sizeof out->name, d->device);
     snprintf(out->architecture, sizeof out->architecture, "sm_%d%d", d->major, d->minor);
     d->driver->device_memory(&out->memory, d->device);
-    if (d->driver->context_set(d->context) == DRIVER_SUCCESS) d->driver->memory_info(&out->free, &total);
+    if (d->driver->context_push(d->context) == DRIVER_SUCCESS) {
+        d->driver->memory_info(&out->free, &total);
+        cuda_leave(d);
+    }
     d->driver->version(&version);
     snprintf(out->driver, sizeof out->driver, "CUDA %d.%d", version / 1000, version % 1000 / 10);
     snprintf(out->kernels, sizeof out->kernels, "%.180s (%s)", d->module.path, d->module.architectures);
@@ -116,46 +128,64 @@ static void cuda_facts(const gm_device_state *d, gm_device_facts *out) {
 static gm_device_result cuda_alloc(gm_device_state *d, size_t bytes, void **out) {
     driver_pointer at = 0;
     gm_device_result result = cuda_enter(d, "memory");
-    if (result == DEVICE_OK) result = cuda_fails(d, d->driver->alloc(&at, bytes ? bytes : 1), "memory");
+    if (result == DEVICE_OK) {
+        result = cuda_fails(d, d->driver->alloc(&at, bytes ? bytes : 1), "memory");
+        cuda_leave(d);
+    }
     *out = (void *)(uintptr_t)at;
     return result;
 }
 
 static void cuda_free(gm_device_state *d, void *memory) {
-    if (memory && cuda_enter(d, "freeing memory") == DEVICE_OK)
-        cuda_fails(d, d->driver->free((driver_pointer)(uintptr_t)memory), "freeing memory");
+    if (!memory || cuda_enter(d, "freeing memory") != DEVICE_OK) return;
+    cuda_fails(d, d->driver->free((driver_pointer)(uintptr_t)memory), "freeing memory");
+    cuda_leave(d);
+}
+
+/* Memory of the host is taken and given back in a context, of whichever device: one that is lost where no other is
+ * open. NULL: there is none. */
+static gm_device_state *enter_any(void) {
+    for (int i = 0; i < 2 * MOST_DEVICES; i++) {
+        gm_device_state *d = atomic_load(&opened[i % MOST_DEVICES]);
+        if (!d || d->owner != getpid() || atomic_load(&d->lost) != (i >= MOST_DEVICES)) continue;
+        if (d->driver->context_push(d->context) == DRIVER_SUCCESS) return d;
+    }
+    return NULL;
 }
 
 static void *cuda_pinned(size_t bytes) {
-    char why[DEVICE_WHY];
-    const cuda_driver *driver = driver_open(why, sizeof why);
-    driver_context *current = NULL;
+    gm_device_state *d = enter_any();
     void *memory = NULL;
-    if (!driver || driver->context_get(&current)) return NULL;
-    int device = 0; /* memory of the host needs a context, of whichever device */
-    if (!current &&
-        (driver->device_get(&device, 0) || driver->context_retain(&current, device) || driver->context_set(current)))
-        return NULL;
-    return driver->host_alloc(&memory, bytes, DRIVER_HOST_PORTABLE_MAPPED) ? NULL : memory;
+    if (!d) return NULL;
+    const int error = d->driver->host_alloc(&memory, bytes, DRIVER_HOST_PORTABLE_MAPPED);
+    cuda_leave(d);
+    return error ? NULL : memory;
 }
 
 static void cuda_unpin(void *memory) {
-    char why[DEVICE_WHY];
-    const cuda_driver *driver = driver_open(why, sizeof why);
-    if (driver && memory) driver->host_free(memory);
+    gm_device_state *d = memory ? enter_any() : NULL;
+    if (!d) return;
+    d->driver->host_free(memory);
+    cuda_leave(d);
 }
 
 static gm_device_result cuda_copy_bytes(gm_device_state *d, void *to, const void *from, size_t bytes) {
-    const gm_device_result result = cuda_enter(d, "a copy");
-    if (result != DEVICE_OK || bytes == 0) return result;
-    return cuda_fails(
-        d, d->driver->copy((driver_pointer)(uintptr_t)to, (driver_pointer)(uintptr_t)from, bytes, d->stream), "a copy");
+    gm_device_result result = cuda_enter(d, "a copy");
+    if (result != DEVICE_OK) return result;
+    if (bytes > 0)
+        result = cuda_fails(
+            d, d->driver->copy((driver_pointer)(uintptr_t)to, (driver_pointer)(uintptr_t)from, bytes, d->stream),
+            "a copy");
+    cuda_leave(d);
+    return result;
 }
 
 static uint64_t cuda_mark(gm_device_state *d) {
     if (cuda_enter(d, "a mark") != DEVICE_OK) return 0;
     const uint64_t mark = atomic_load(&d->marks) + 1;
-    if (cuda_fails(d, d->driver->event_record(d->events[mark % MARKS], d->stream), "a mark") != DEVICE_OK) return 0;
+    const int error = d->driver->event_record(d->events[mark % MARKS], d->stream);
+    cuda_leave(d);
+    if (cuda_fails(d, error, "a mark") != DEVICE_OK) return 0;
     atomic_store(&d->marks, mark);
     return mark;
 }
@@ -169,22 +199,29 @@ static int64_t now_ns(void) {
 /* Looks for 200 us without a pause, then every 20 us (which with what it takes to wake are 70), and from 1 ms on every
  * 100: the kernel of one call is mostly over in 200 us, and to sleep beside it would cost a third of its time; what is
  * long need not be met at once. */
-static gm_device_result cuda_wait(gm_device_state *d, uint64_t mark, int64_t deadline_ns) {
-    gm_device_result result = cuda_enter(d, "waiting");
+static int wait_for_event(gm_device_state *d, uint64_t mark, int64_t deadline_ns) {
     const int64_t start = now_ns();
-    while (result == DEVICE_OK) {
+    for (;;) {
         const int error = d->driver->event_query(d->events[mark % MARKS]);
-        if (error != DRIVER_NOT_READY) return cuda_fails(d, error, "what was running");
         const int64_t now = now_ns(), waited = now - start;
-        if (now >= deadline_ns) return DEVICE_AGAIN;
+        if (error != DRIVER_NOT_READY || now >= deadline_ns) return error;
         if (waited > 200000) nanosleep(&(struct timespec){0, waited > 1000000 ? 100000 : 20000}, NULL);
     }
-    return result;
+}
+static gm_device_result cuda_wait(gm_device_state *d, uint64_t mark, int64_t deadline_ns) {
+    const gm_device_result result = cuda_enter(d, "waiting");
+    if (result != DEVICE_OK) return result;
+    const int error = wait_for_event(d, mark, deadline_ns);
+    cuda_leave(d);
+    return error == DRIVER_NOT_READY ? DEVICE_AGAIN : cuda_fails(d, error, "what was running");
 }
 
 static gm_device_result cuda_settle(gm_device_state *d) {
     const gm_device_result result = cuda_enter(d, "waiting for the card");
-    return result == DEVICE_OK ? cuda_fails(d, d->driver->context_wait(), "what was running") : result;
+    if (result != DEVICE_OK) return result;
+    const int error = d->driver->context_wait();
+    cuda_leave(d);
+    return cuda_fails(d, error, "what was running");
 }
 
 extern const gm_contracts contracts_cuda;

@@ -9,7 +9,8 @@
 struct gm_device_state {
     const cuda_driver *driver;
     int index, device, major, minor;
-    bool group_mma; /* the kernels are of sm_90a's machine code, which has products of whole groups of warps */
+    int block_memory; /* bytes of a block, at most */
+    bool wgmma;       /* the kernels are of sm_90a's machine code, which has products of whole groups of warps */
     pid_t owner;
     driver_context *context;
     driver_stream *stream;
@@ -24,8 +25,9 @@ const char *cuda_why(const gm_device_state *d);
 /* What an error of the driver means; the reason is kept. */
 gm_device_result cuda_fails(gm_device_state *d, int error, const char *what);
 bool cuda_is_lost(gm_device_state *d);
-/* The context becomes this thread's. */
+/* The context becomes this thread's, until cuda_leave; then it has the one that it had before. */
 gm_device_result cuda_enter(gm_device_state *d, const char *what);
+void cuda_leave(const gm_device_state *d);
 /* Runs a launcher, which starts kernels. */
 gm_device_result cuda_issue(gm_device_state *d, gm_kernel fn, const void *args, int64_t n);
 #endif

@@ -15,6 +15,7 @@ enum {
     DRIVER_ECC = 214,
     DRIVER_MAJOR = 75, /* attributes of a device */
     DRIVER_MINOR = 76,
+    DRIVER_BLOCK_MEMORY = 97,   /* bytes of a block's memory for a kernel that asks for more than 48 KiB */
     DRIVER_FUNCTION_SHARED = 8, /* attribute of a function: most memory of a block that a launch may ask for */
     DRIVER_STREAM_NON_BLOCKING = 1,
     DRIVER_EVENT_NO_TIMING = 2,
@@ -39,8 +40,8 @@ typedef uint64_t driver_pointer;
     F(device_memory, "cuDeviceTotalMem_v2", (size_t *bytes, int device))                                               \
     F(context_retain, "cuDevicePrimaryCtxRetain", (driver_context * *context, int device))                             \
     F(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                                                   \
-    F(context_set, "cuCtxSetCurrent", (driver_context * context))                                                      \
-    F(context_get, "cuCtxGetCurrent", (driver_context * *context))                                                     \
+    F(context_push, "cuCtxPushCurrent_v2", (driver_context * context))                                                 \
+    F(context_pop, "cuCtxPopCurrent_v2", (driver_context * *context))                                                  \
     F(context_wait, "cuCtxSynchronize", (void))                                                                        \
     F(memory_info, "cuMemGetInfo_v2", (size_t *free, size_t *total))                                                   \
     F(alloc, "cuMemAlloc_v2", (driver_pointer * pointer, size_t bytes))                                                \

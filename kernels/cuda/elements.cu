@@ -1,4 +1,4 @@
-/* elements.cu - copies and casts, select, arange, pad, softcap. A thread takes 16 bytes at a time where operands are
+/* elements.cu - copies and casts, select, arange, pad. A thread takes 16 bytes at a time where operands are
  * side by side, else CUDA_EACH elements a block's width apart. */
 #include "functions.cuh"
 
@@ -195,11 +195,3 @@ KERNEL(gm_pad_1, cuda_pad_args, CUDA_THREADS) { pad_items<uint8_t>(a); }
 KERNEL(gm_pad_2, cuda_pad_args, CUDA_THREADS) { pad_items<uint16_t>(a); }
 KERNEL(gm_pad_4, cuda_pad_args, CUDA_THREADS) { pad_items<uint32_t>(a); }
 KERNEL(gm_pad_8, cuda_pad_args, CUDA_THREADS) { pad_items<uint64_t>(a); }
-
-KERNEL(gm_softcap, cuda_softcap_args, CUDA_THREADS) {
-    const int64_t first = first_element(CUDA_EACH);
-    UNROLL for (int e = 0; e < CUDA_EACH; e++) {
-        const int64_t i = first + e * thread_count();
-        if (i < a.count) a.out[i] = vf_mul(a.cap, vf_tanh(vf_div(a.x[i], a.cap)));
-    }
-}

@@ -4,6 +4,7 @@
 #define GOMLX_CUDA_FUNCTIONS_CUH
 #include "complex.cuh"
 #include "elements.cuh"
+#include "results.h"
 
 /* The columns of rows, as expressions (scalars.inc of the processor). */
 #define INTEGERS(value) value
@@ -56,16 +57,6 @@ DEVICE bool unary_test(const float x, int op) {
     (void)zero, (void)inf;
     return false;
 }
-DEVICE constexpr bool gives_bool(int op) {
-    switch (op) {
-#define UNARY_VALUE(name, ...)                                                                                         \
-    case GM_U_##name: break;
-#define UNARY_TEST(name, ...)                                                                                          \
-    case GM_U_##name: return true;
-#include "unary.def"
-    }
-    return false;
-}
 #define AS_FLOATS x
 DEVICE int64_t unary_int(int64_t x, int op, int type) {
     const bool negative = is_signed_type(type) && x < 0;
@@ -104,22 +95,6 @@ DEVICE bool test_complex(c64 z, int op) {
     }
     return false;
 }
-#define SAME false
-#define MODULUS false
-#define REAL_PART true
-DEVICE bool gives_real_part(int op) {
-    switch (op) {
-#define UNARY_VALUE(name, doc, result, ...)                                                                            \
-    case GM_U_##name: return result;
-#define UNARY_TEST(name, ...)                                                                                          \
-    case GM_U_##name: break;
-#include "unary.def"
-    }
-    return false;
-}
-#undef SAME
-#undef MODULUS
-#undef REAL_PART
 
 /* ---- binary ---- */
 DEVICE vf logaddexp_vector(vf a, vf b) {
@@ -157,16 +132,6 @@ DEVICE bool binary_test(const float a, const float b, int op) {
 #include "binary.def"
     }
     (void)zero;
-    return false;
-}
-DEVICE constexpr bool gives_bool_2(int op) {
-    switch (op) {
-#define BINARY_VALUE(name, ...)                                                                                        \
-    case GM_B_##name: break;
-#define BINARY_TEST(name, ...)                                                                                         \
-    case GM_B_##name: return true;
-#include "binary.def"
-    }
     return false;
 }
 /* As scalars.inc of the processor says: to a negative power, by zero. */

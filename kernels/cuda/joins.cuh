@@ -23,12 +23,30 @@ struct join_sum {
     static METHOD acc join(acc a, acc b, int, int) { return a + b; }
     static METHOD void store(void *out, int64_t i, acc a, int type, int, int) { store_result(out, i, a, type); }
 };
+/* A number times a power of two: only what is infinite, or no number, among the elements is so on the way. A zero that
+ * comes before large numbers stays zero, in whatever order threads take them. */
 struct join_prod {
-    typedef double acc;
-    static METHOD acc start(int, int) { return 1; }
-    static METHOD acc take(acc a, float x, int, int) { return a * (double)x; }
-    static METHOD acc join(acc a, acc b, int, int) { return a * b; }
-    static METHOD void store(void *out, int64_t i, acc a, int type, int, int) { store_result(out, i, a, type); }
+    static constexpr int FAR = 400; /* 2^FAR times an element, and times itself, is a number of full precision */
+    struct acc {
+        double part; /* of a magnitude from 2^-FAR to 2^(FAR + 1), zero, or not finite */
+        int64_t exponent;
+    };
+    static METHOD acc start(int, int) { return {1, 0}; }
+    static METHOD acc near(double part, int64_t exponent) {
+        uint64_t bits;
+        memcpy(&bits, &part, sizeof bits);
+        const int own = (int)(bits >> 52 & 2047) - 1023;
+        if (own >= -FAR && own <= FAR) return {part, exponent};
+        if (part == 0 || own == 1024) return {part, 0};
+        return {scalbn(part, -own), exponent + own};
+    }
+    static METHOD acc take(acc a, float x, int, int) { return near(a.part * (double)x, a.exponent); }
+    static METHOD acc join(acc a, acc b, int, int) { return near(a.part * b.part, a.exponent + b.exponent); }
+    static METHOD void store(void *out, int64_t i, acc a, int type, int, int) {
+        const int most = 4 * FAR; /* from there on all is infinite, or zero */
+        const int exponent = a.exponent > most ? most : a.exponent < -most ? -most : (int)a.exponent;
+        store_result(out, i, exponent ? scalbn(a.part, exponent) : a.part, type);
+    }
 };
 struct join_max {
     typedef float acc;

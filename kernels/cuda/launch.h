@@ -23,7 +23,11 @@ typedef enum {
 void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, const void *params);
 void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, size_t shared, const void *params);
 /* Whether the device that issues is of sm_90 and its kernels are of sm_90a. */
-bool cuda_has_group_mma(void);
+bool cuda_has_wgmma(void);
+/* The most that a launch on the device that issues may ask for as `shared`: at least 96 KiB. */
+size_t cuda_block_memory(void);
+/* The kernel that reduces rows of floats. */
+cuda_kernel cuda_row_reduction(gm_reduce_op op, int type);
 /* What no kernel takes, and was not known when it was recorded; the device says so at the next call. */
 void cuda_refuse(const char *what);
 

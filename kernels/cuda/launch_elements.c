@@ -1,6 +1,7 @@
-/* launch_elements.c - copies, elementwise work, arange, pad, softcap. */
+/* launch_elements.c - copies, elementwise work, arange, pad. */
 #include <string.h>
 #include "cuda/launch.h"
+#include "cuda/results.h"
 
 static const void *at(const void *p, int64_t elements, int64_t bytes) { return (const char *)p + elements * bytes; }
 static void *at_out(void *p, int64_t elements, int64_t bytes) { return (char *)p + elements * bytes; }
@@ -145,72 +146,11 @@ static void launch_copy_at(const void *args, int64_t begin, int64_t end) {
 CUDA_CONTRACT_OF(copy_at, a->n_starts)
 
 /* ---- functions of elements ---- */
-static bool is_unary_test(gm_unary_op op) {
-    switch (op) {
-#define UNARY_VALUE(name, ...)                                                                                         \
-    case GM_U_##name: break;
-#define UNARY_TEST(name, ...)                                                                                          \
-    case GM_U_##name: return true;
-#include "unary.def"
-    }
-    return false;
-}
-static bool is_binary_test(gm_binary_op op) {
-    switch (op) {
-#define BINARY_VALUE(name, ...)                                                                                        \
-    case GM_B_##name: break;
-#define BINARY_TEST(name, ...)                                                                                         \
-    case GM_B_##name: return true;
-#include "binary.def"
-    }
-    return false;
-}
-#define SAME false
-#define MODULUS false
-#define REAL_PART true
-static bool is_real_part(gm_unary_op op) {
-    switch (op) {
-#define UNARY_VALUE(name, doc, result, ...)                                                                            \
-    case GM_U_##name: return result;
-#define UNARY_TEST(name, ...)                                                                                          \
-    case GM_U_##name: break;
-#include "unary.def"
-    }
-    return false;
-}
-#undef SAME
-#undef MODULUS
-#undef REAL_PART
-
-/* Elements that one thread of a function's kernel takes, as elements.cu has it. */
-#define LIGHT true
-#define HEAVY false
-static bool unary_is_light(gm_unary_op op) {
-    switch (op) {
-#define UNARY_VALUE(name, doc, result, work, ...)                                                                      \
-    case GM_U_##name: return work;
-#define UNARY_TEST(name, ...)                                                                                          \
-    case GM_U_##name: return LIGHT;
-#include "unary.def"
-    }
-    return false;
-}
-static bool binary_is_light(gm_binary_op op) {
-    switch (op) {
-#define BINARY_VALUE(name, doc, work, ...)                                                                             \
-    case GM_B_##name: return work;
-#define BINARY_TEST(name, ...)                                                                                         \
-    case GM_B_##name: return LIGHT;
-#include "binary.def"
-    }
-    return false;
-}
-#undef LIGHT
-#undef HEAVY
-static int64_t function_each(int type, bool light) {
+/* Elements that one thread of a function's kernel takes, as maps.cuh has it. */
+static int64_t function_each(int type) {
     const int64_t item = type_bytes(type);
     if (type == GM_T_C64) return 1;
-    return is_float_type(type) ? CUDA_FLOAT_EACH(light, item) : CUDA_INT_EACH(item);
+    return is_float_type(type) ? CUDA_FLOAT_EACH(item) : CUDA_INT_EACH(item);
 }
 /* Which of a function's four kernels: kernels.def. */
 static int function_index(int type) { return type == GM_T_F32 ? 0 : type == GM_T_F16 ? 1 : type == GM_T_BF16 ? 2 : 3; }
@@ -222,10 +162,10 @@ static void launch_unary(const void *args, int64_t begin, int64_t end) {
     if (end == 0 || !walk_of(&w, a->ndim, a->shape, 1, &a->strides)) return;
     const bool complex = a->type == GM_T_C64;
     const int64_t item = type_bytes(a->type);
-    const int64_t out_item = is_unary_test(a->op) ? 1 : complex && is_real_part(a->op) ? 4 : item;
+    const int64_t out_item = gives_bool((int)a->op) ? 1 : complex && gives_real_part((int)a->op) ? 4 : item;
     const cuda_kernel kernel = complex ? CUDA_unary_complex
                                        : (cuda_kernel)(CUDA_unary_abs_f32 + 4 * (int)a->op + function_index(a->type));
-    const int64_t each = function_each(a->type, unary_is_light(a->op));
+    const int64_t each = function_each(a->type);
     for (int64_t i = 0; i < w.outer; i++) {
         int64_t offset;
         walk_outer(&w, 1, i, &offset);
@@ -252,10 +192,10 @@ static void launch_binary(const void *args, int64_t begin, int64_t end) {
     (void)begin;
     if (end == 0 || !walk_of(&w, a->ndim, a->shape, 2, strides)) return;
     const bool complex = a->type == GM_T_C64, one_a = walk_is_one(&w, 0), one_b = walk_is_one(&w, 1);
-    const int64_t item = type_bytes(a->type), out_item = is_binary_test(a->op) ? 1 : item;
+    const int64_t item = type_bytes(a->type), out_item = gives_bool_2((int)a->op) ? 1 : item;
     const cuda_kernel kernel = complex ? CUDA_binary_complex
                                        : (cuda_kernel)(CUDA_binary_add_f32 + 4 * (int)a->op + function_index(a->type));
-    const int64_t each = function_each(a->type, binary_is_light(a->op));
+    const int64_t each = function_each(a->type);
     for (int64_t i = 0; i < w.outer; i++) {
         int64_t offset[2];
         walk_outer(&w, 2, i, offset);
@@ -388,11 +328,3 @@ static void launch_pad(const void *args, int64_t begin, int64_t end) {
                CUDA_THREADS, 0, &p);
 }
 CUDA_CONTRACT_OF(pad, a->ndim)
-
-static void launch_softcap(const void *args, int64_t begin, int64_t end) {
-    const gm_softcap_args *a = args;
-    const cuda_softcap_args p = {a->out, a->x, end, a->cap};
-    (void)begin;
-    cuda_start(CUDA_softcap, element_blocks(false, end, 0, 0), CUDA_THREADS, 0, &p);
-}
-CUDA_CONTRACT(softcap)

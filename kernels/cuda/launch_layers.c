@@ -61,16 +61,21 @@ static cuda_group_args product_of(const gm_quantized_matmul_args *a, int64_t ite
     p.matrix_index = a->matrix_index;
     return p;
 }
-#define QMM_ROWS 16      /* of a block of quantized_matmul_4 */
-#define QMM_MOST_K 49152 /* whose float32 and their sums fit a block's memory */
+#define QMM_ROWS 16 /* of a block of quantized_matmul_4 and quantized_halves */
 /* A row of x as float32 and the sums of each 32, both to a multiple of 1024 elements. */
 static size_t qmm_shared(int64_t k) { return (size_t)blocks_of(k, 1024) * (1024 + 32) * sizeof(float); }
 static void launch_quantized_matmul(const void *args, int64_t begin, int64_t end) {
     const cuda_group_args p = product_of(args, end);
+    const bool fits = p.mode == GM_AFFINE && p.bits == 4 && p.group % 32 == 0 && is_aligned(p.weight, 16);
+    const int64_t blocks = blocks_of(p.rows, QMM_ROWS) * end * p.tokens;
     (void)begin;
-    if (p.mode == GM_AFFINE && p.bits == 4 && p.group % 32 == 0 && p.k <= QMM_MOST_K && is_aligned(p.weight, 16)) {
-        cuda_start(CUDA_quantized_matmul_4, blocks_of(p.rows, QMM_ROWS) * end * p.tokens, CUDA_THREADS, qmm_shared(p.k),
-                   &p);
+    if (fits && p.x_type != GM_T_F32 && p.x_type == p.scale_type && is_aligned(p.x, 16)) {
+        cuda_start(p.x_type == GM_T_F16 ? CUDA_quantized_halves_f16 : CUDA_quantized_halves_bf16, blocks, CUDA_THREADS,
+                   0, &p);
+        return;
+    }
+    if (fits && qmm_shared(p.k) <= cuda_block_memory()) {
+        cuda_start(CUDA_quantized_matmul_4, blocks, CUDA_THREADS, qmm_shared(p.k), &p);
         return;
     }
     cuda_start(CUDA_quantized_matmul, by_warps(end * p.tokens * p.rows), CUDA_THREADS, 0, &p);
@@ -84,22 +89,9 @@ static void launch_quantized_matmul_columns(const void *args, int64_t begin, int
 CUDA_CONTRACT(quantized_matmul_columns)
 
 /* ---- rotary positions ---- */
-static void launch_rope_angles(const void *args, int64_t begin, int64_t end) {
-    const gm_rope_angles_args *a = args;
-    const cuda_rope_angles_args p = {.out = a->out,
-                                     .positions = a->positions,
-                                     .freqs = a->inv_freq,
-                                     .rows = end,
-                                     .half = a->half,
-                                     .factor = a->factor};
-    (void)begin;
-    cuda_start(CUDA_rope_angles, by_threads(end * a->half), CUDA_THREADS, 0, &p);
-}
-CUDA_CONTRACT(rope_angles)
 static void launch_rope_table(const void *args, int64_t begin, int64_t end) {
     const gm_rope_table_args *a = args;
-    const cuda_rope_angles_args p = {a->out,  a->offset, a->freqs, end,       a->steps,
-                                     a->half, a->scale,  a->base,  a->inverse};
+    const cuda_rope_table_args p = {a->out, a->offset, a->freqs, end, a->steps, a->half, a->scale, a->base, a->inverse};
     (void)begin;
     cuda_start(CUDA_rope_table, by_threads(end * a->half), CUDA_THREADS, 0, &p);
 }
@@ -121,20 +113,6 @@ static void launch_gated_delta(const void *args, int64_t begin, int64_t end) {
     cuda_start(CUDA_gated_delta, by_warps(end), CUDA_THREADS, 0, &p);
 }
 CUDA_CONTRACT(gated_delta)
-static void launch_recurrent_delta(const void *args, int64_t begin, int64_t end) {
-    const gm_recurrent_delta_args *p = args;
-    (void)begin;
-    if (end > 0)
-        cuda_start(CUDA_recurrent_delta, by_warps(p->sequences * p->layer.n_heads * p->layer.n_values), CUDA_THREADS, 0,
-                   p);
-}
-CUDA_CONTRACT(recurrent_delta)
-static void launch_recurrent_conv(const void *args, int64_t begin, int64_t end) {
-    const gm_recurrent_conv_args *p = args;
-    (void)begin;
-    if (end > 0) cuda_start(CUDA_recurrent_conv, by_threads(p->sequences * p->layer.channels), CUDA_THREADS, 0, p);
-}
-CUDA_CONTRACT(recurrent_conv)
 
 /* ---- convolutions and attention ---- */
 static void launch_convolution(const void *args, int64_t begin, int64_t end) {

@@ -19,6 +19,31 @@ static cuda_kernel scan_kernel(int op, int type) {
     return kernels[op];
 }
 
+/* The totals of chunks of rows of floats, as parts of reductions. */
+static void start_totals(const cuda_scan_args *p) {
+    const cuda_reduce_args totals = {.in = p->in,
+                                     .partial = p->carries,
+                                     .op = p->op,
+                                     .in_type = p->type,
+                                     .out_type = p->type,
+                                     .kept = {p->rows, 1, {p->rows}},
+                                     .reduced = {p->length, 1, {p->length}},
+                                     .kept_steps = {{p->length}},
+                                     .reduced_steps = {{1}},
+                                     .parts = p->chunks,
+                                     .part = CUDA_SCAN_CHUNK,
+                                     .contiguous = true};
+    cuda_start(cuda_row_reduction((gm_reduce_op)p->op, p->type), p->rows * p->chunks, CUDA_THREADS, 0, &totals);
+}
+/* Rows of floats, forwards. */
+static void start_scan_lines(cuda_kernel rows, const cuda_scan_args *p) {
+    const size_t shared = (size_t)CUDA_THREADS * (size_t)(CUDA_SCAN_EACH * type_bytes(p->type) + 16);
+    if (p->chunks > 1) {
+        start_totals(p);
+        cuda_start((cuda_kernel)(rows + 2), p->rows, CUDA_THREADS, 0, p);
+    }
+    cuda_start((cuda_kernel)(rows + 3 + float_index(p->type)), p->rows * p->chunks, CUDA_THREADS, shared, p);
+}
 static void launch_scan(const void *args, int64_t begin, int64_t end) {
     const scan_job *job = args;
     const gm_scan_args *a = &job->a;
@@ -27,6 +52,10 @@ static void launch_scan(const void *args, int64_t begin, int64_t end) {
     const cuda_kernel rows = scan_kernel(a->op, a->type), columns = (cuda_kernel)(rows + 1);
     cuda_scan_args p = {a->out, a->in, job->carries, a->op,    a->type,    a->reverse, a->exclusive,
                         false,  end,   a->length,    a->inner, job->chunk, job->chunks};
+    if (a->inner == 1 && is_float_type(a->type) && !a->reverse) {
+        start_scan_lines(rows, &p);
+        return;
+    }
     const cuda_kernel kernel = a->inner == 1 ? rows : columns;
     const int64_t lines = end * a->inner * job->chunks;
     const int64_t blocks = a->inner == 1 ? lines : blocks_of(lines, CUDA_THREADS), item = type_bytes(a->type);

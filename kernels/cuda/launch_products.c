@@ -4,7 +4,7 @@
 
 #define TILE 128
 #define HALVES_SHARED (2 * 3 * TILE * (32 + 8) * 2)                    /* product.cu: two operands, three stages */
-#define GROUP_SHARED(columns) (4 * (TILE + (columns)) * 64 * 2 + 1024) /* four stages, and what aligns them */
+#define WGMMA_SHARED(columns) (4 * (TILE + (columns)) * 64 * 2 + 1024) /* four stages, and what aligns them */
 #define MANY_TILES 264 /* of 256 columns, two for each processor of a large card */
 #define LEAST_K 128    /* of a part of a product that is cut along k; a multiple of a kernel's step */
 
@@ -28,21 +28,21 @@ static void start_halves(const cuda_product_args *p, int x, int w) {
     const bool half = p->type == GM_T_F16;
     const int64_t down = blocks_of(p->rows, TILE) * p->batch.count, tiles = down * blocks_of(p->columns, TILE);
     const int64_t wide_tiles = down * blocks_of(p->columns, 2 * TILE);
-    if (!cuda_has_group_mma()) {
+    if (!cuda_has_wgmma()) {
         cuda_start(half ? CUDA_product_f16 : CUDA_product_bf16, tiles, CUDA_THREADS, HALVES_SHARED, p);
     } else if (wide_tiles >= MANY_TILES) {
         const cuda_kernel first = half ? CUDA_product_f16_256_kk : CUDA_product_bf16_256_kk;
-        cuda_start((cuda_kernel)(first + 2 * x + w), wide_tiles, CUDA_THREADS, GROUP_SHARED(2 * TILE), p);
+        cuda_start((cuda_kernel)(first + 2 * x + w), wide_tiles, CUDA_THREADS, WGMMA_SHARED(2 * TILE), p);
     } else {
         const cuda_kernel first = half ? CUDA_product_f16_128_kk : CUDA_product_bf16_128_kk;
-        cuda_start((cuda_kernel)(first + 2 * x + w), tiles, CUDA_THREADS, GROUP_SHARED(TILE), p);
+        cuda_start((cuda_kernel)(first + 2 * x + w), tiles, CUDA_THREADS, WGMMA_SHARED(TILE), p);
     }
 }
 void cuda_start_product(const cuda_product_args *p) {
     const bool halves = p->type == GM_T_F16 || p->type == GM_T_BF16;
     const int64_t tiles = blocks_of(p->rows, TILE) * blocks_of(p->columns, TILE) * p->batch.count;
     int x, w;
-    if (halves && lies(p, 8, &x, &w) && (!x || cuda_has_group_mma())) {
+    if (halves && lies(p, 8, &x, &w) && (!x || cuda_has_wgmma())) {
         start_halves(p, x, w);
     } else if (p->type == GM_T_F32) {
         const bool wide = lies(p, 4, &x, &w) && (x ? p->rows : p->k) % 4 == 0 && (w ? p->columns : p->k) % 4 == 0;

@@ -5,33 +5,36 @@
 #define SHORT 1024      /* elements of an output that one warp reduces */
 #define PART 65536      /* of a part, where an output is cut; a multiple of what a thread reads at once */
 #define LEAST_PART 4096 /* where there are few outputs */
+#define LEAST_LINES 512 /* of columns */
 #define FILL 1056       /* blocks that keep a large card busy: 8 for each of 132 processors */
 
-typedef struct { int64_t parts, part; } parting;
+typedef struct { int64_t parts, part; } split;
 
 /* Where parts begin follows from the shape alone. A log-sum's follow from its length alone: a row of logits has the
  * same bits whatever rows are beside it. */
-static parting part_of(int64_t outputs, int64_t length, bool alone) {
+static split split_of(int64_t outputs, int64_t length, int64_t least, bool alone) {
     int64_t wanted = alone || outputs >= FILL ? blocks_of(length, PART) : FILL / outputs;
     if (!alone && outputs >= FILL) wanted = 1;
     int64_t part = blocks_of(length, wanted > 0 ? wanted : 1);
-    if (part < LEAST_PART) part = LEAST_PART;
+    if (part < least) part = least;
     part = (part + 255) / 256 * 256;
-    return (parting){blocks_of(length, part), part};
+    return (split){blocks_of(length, part), part};
 }
 
-/* The three kernels of a reduction: rows, columns, parts. */
-typedef struct { cuda_kernel rows, columns, parts; } reduction;
+/* The kernels of a reduction: rows, columns, columns in groups of 16 bytes, or the same again, parts. */
+typedef struct { cuda_kernel rows, columns, wide, parts; } reduction;
 static reduction of_floats(cuda_kernel first, int type) {
-    const int i = float_index(type);
-    return (reduction){(cuda_kernel)(first + 2 * i), (cuda_kernel)(first + 2 * i + 1), (cuda_kernel)(first + 6)};
+    const int i = 3 * float_index(type);
+    return (reduction){(cuda_kernel)(first + i), (cuda_kernel)(first + i + 1), (cuda_kernel)(first + i + 2),
+                       (cuda_kernel)(first + 9)};
+}
+static reduction of_others(cuda_kernel rows) {
+    return (reduction){rows, (cuda_kernel)(rows + 1), (cuda_kernel)(rows + 1), (cuda_kernel)(rows + 2)};
 }
 static reduction reduction_of(gm_reduce_op op, int type) {
-    if (op == GM_R_ALL || op == GM_R_ANY)
-        return (reduction){CUDA_reduce_rows_truth, CUDA_reduce_columns_truth, CUDA_reduce_parts_truth};
-    if (type == GM_T_C64)
-        return (reduction){CUDA_reduce_rows_complex, CUDA_reduce_columns_complex, CUDA_reduce_parts_complex};
-    if (!is_float_type(type)) return (reduction){CUDA_reduce_rows_int, CUDA_reduce_columns_int, CUDA_reduce_parts_int};
+    if (op == GM_R_ALL || op == GM_R_ANY) return of_others(CUDA_reduce_rows_truth);
+    if (type == GM_T_C64) return of_others(CUDA_reduce_rows_complex);
+    if (!is_float_type(type)) return of_others(CUDA_reduce_rows_int);
     static const cuda_kernel first[GM_R_COUNT] = {[GM_R_SUM] = CUDA_reduce_rows_sum_f16,
                                                   [GM_R_PROD] = CUDA_reduce_rows_prod_f16,
                                                   [GM_R_MAX] = CUDA_reduce_rows_max_f16,
@@ -40,13 +43,15 @@ static reduction reduction_of(gm_reduce_op op, int type) {
     return of_floats(first[op], type);
 }
 
+cuda_kernel cuda_row_reduction(gm_reduce_op op, int type) { return reduction_of(op, type).rows; }
+
 /* A reduction and where its parts go. */
 typedef struct {
     gm_reduce_args a;
     void *partial;
-    parting p;
+    split split;
     bool columns;
-} parted_reduce;
+} split_reduce;
 
 static int64_t product_of(int n, const int64_t *shape) {
     int64_t count = 1;
@@ -59,8 +64,20 @@ static bool is_columns(const gm_reduce_args *a) {
            (a->n_reduced == 0 || a->reduced_strides[a->n_reduced - 1] != 1);
 }
 
+/* How many columns a block has where they come in groups; they follow from the type alone. */
+static int64_t column_block(int type) { return is_float_type(type) ? 32 * (16 / type_bytes(type)) : 32; }
+/* Whether all columns are groups of 16 bytes, aligned and side by side. */
+static bool is_wide(const cuda_reduce_args *p) {
+    const int last = p->kept.ndim - 1;
+    bool fits = is_float_type(p->in_type) && p->reduced.ndim == 1 && is_aligned(p->in, 16);
+    if (!fits) return false;
+    const int64_t each = 16 / type_bytes(p->in_type);
+    fits = p->kept.shape[last] % each == 0 && p->reduced_steps.at[0] % each == 0;
+    for (int d = 0; d < last; d++) fits = fits && p->kept_steps.at[d] % each == 0;
+    return fits && p->kept_steps.at[last] == 1;
+}
 static void launch_reduce(const void *args, int64_t begin, int64_t end) {
-    const parted_reduce *job = args;
+    const split_reduce *job = args;
     const gm_reduce_args *a = &job->a;
     cuda_walk kept, reduced;
     (void)begin;
@@ -79,10 +96,14 @@ static void launch_reduce(const void *args, int64_t begin, int64_t end) {
                           reduced.shape,
                           kept.steps[0],
                           reduced.steps[0],
-                          job->p.parts,
-                          job->p.part,
+                          job->split.parts,
+                          job->split.part,
                           some && walk_is_line(&reduced, 0)};
-    if (job->columns) cuda_start(kernels.columns, blocks_of(kept.shape.count, 32) * p.parts, CUDA_THREADS, 0, &p);
+    const bool wide = job->columns && kernels.wide != kernels.columns && is_wide(&p);
+    const int64_t width = wide ? column_block(a->in_type) : 32;
+    if (job->columns)
+        cuda_start(wide ? kernels.wide : kernels.columns, blocks_of(kept.shape.count, width) * p.parts, CUDA_THREADS, 0,
+                   &p);
     else if (p.part == 0) cuda_start(kernels.rows, blocks_of(kept.shape.count, warps), CUDA_THREADS, 0, &p);
     else cuda_start(kernels.rows, kept.shape.count * p.parts, CUDA_THREADS, 0, &p);
     const int64_t outputs = p.parts >= CUDA_MANY_PARTS ? kept.shape.count : blocks_of(kept.shape.count, warps);
@@ -94,39 +115,45 @@ bool cuda_reduce(gm_recorder *r, const gm_reduce_args *a, int64_t n) {
         !walk_fits(a->n_reduced, a->reduced_shape, a->reduced_strides))
         return r->lack(r, MANY_DIMENSIONS);
     const int64_t length = product_of(a->n_reduced, a->reduced_shape);
-    parted_reduce job = {*a, NULL, {1, 0}, is_columns(a)};
+    split_reduce job = {*a, NULL, {1, 0}, is_columns(a)};
     if (n && (job.columns || length > SHORT))
-        job.p = part_of(job.columns ? blocks_of(n, 32) : n, length, a->op == GM_R_LOGSUMEXP);
-    if (job.p.parts > 1 && !(job.partial = r->workspace(r, (size_t)(n * job.p.parts) * 16))) return false;
+        job.split = split_of(job.columns ? blocks_of(n, column_block(a->in_type)) : n, length,
+                             job.columns ? LEAST_LINES : LEAST_PART, a->op == GM_R_LOGSUMEXP);
+    if (job.split.parts > 1 && !(job.partial = r->workspace(r, (size_t)(n * job.split.parts) * 16))) return false;
     return r->launch(r, launch_reduce, &job, sizeof job, n, 0, 0);
 }
 
 typedef struct {
     gm_arg_reduce_args a;
     void *partial;
-    parting p;
+    split split;
     bool columns;
-} parted_arg_reduce;
+} split_arg_reduce;
 
 static void launch_arg_reduce(const void *args, int64_t begin, int64_t end) {
-    const parted_arg_reduce *job = args;
+    const split_arg_reduce *job = args;
     const gm_arg_reduce_args *a = &job->a;
     cuda_walk kept;
     (void)begin;
     if (end == 0 || !walk_of(&kept, a->n_kept, a->kept_shape, 1, &a->kept_strides)) return;
-    const cuda_arg_reduce_args p = {a->out,        a->in,     job->partial, a->max,       a->type,    kept.shape,
-                                    kept.steps[0], a->length, a->stride,    job->p.parts, job->p.part};
+    const cuda_arg_reduce_args p = {a->out,         a->in,         job->partial, a->max,    a->type,
+                                    kept.shape,     kept.steps[0], a->length,    a->stride, job->split.parts,
+                                    job->split.part};
+    const bool lines = is_float_type(a->type) && a->stride == 1;
+    const cuda_kernel rows = lines ? (cuda_kernel)(CUDA_arg_lines_f16 + float_index(a->type)) : CUDA_arg_rows;
     if (job->columns) cuda_start(CUDA_arg_columns, blocks_of(end, 32) * p.parts, CUDA_THREADS, 0, &p);
-    else if (p.part == 0) cuda_start(CUDA_arg_rows, blocks_of(end, CUDA_THREADS / 32), CUDA_THREADS, 0, &p);
-    else cuda_start(CUDA_arg_rows, end * p.parts, CUDA_THREADS, 0, &p);
+    else if (p.part == 0) cuda_start(rows, blocks_of(end, CUDA_THREADS / 32), CUDA_THREADS, 0, &p);
+    else cuda_start(rows, end * p.parts, CUDA_THREADS, 0, &p);
     if (p.parts > 1) cuda_start(CUDA_arg_parts, blocks_of(end, CUDA_THREADS), CUDA_THREADS, 0, &p);
 }
 
 bool cuda_arg_reduce(gm_recorder *r, const gm_arg_reduce_args *a, int64_t n) {
     if (!walk_fits(a->n_kept, a->kept_shape, a->kept_strides)) return r->lack(r, MANY_DIMENSIONS);
-    parted_arg_reduce job = {*a, NULL, {1, 0}, a->stride != 1 && a->n_kept && a->kept_strides[a->n_kept - 1] == 1};
-    if (n && (job.columns || a->length > SHORT)) job.p = part_of(job.columns ? blocks_of(n, 32) : n, a->length, false);
-    if (job.p.parts > 1 && !(job.partial = r->workspace(r, (size_t)(n * job.p.parts) * 16))) return false;
+    split_arg_reduce job = {*a, NULL, {1, 0}, a->stride != 1 && a->n_kept && a->kept_strides[a->n_kept - 1] == 1};
+    const bool by_warps = a->length <= SHORT || n >= FILL * (CUDA_THREADS / 32); /* an extreme is the same either way */
+    if (n && (job.columns || !by_warps))
+        job.split = split_of(job.columns ? blocks_of(n, 32) : n, a->length, LEAST_PART, false);
+    if (job.split.parts > 1 && !(job.partial = r->workspace(r, (size_t)(n * job.split.parts) * 16))) return false;
     return r->launch(r, launch_arg_reduce, &job, sizeof job, n, 0, 0);
 }
 
@@ -142,14 +169,15 @@ static void start_rows(cuda_kernel first, int type, cuda_rows_args p) {
         cuda_start(kernel, blocks_of(p.rows, CUDA_THREADS / 32), CUDA_THREADS, 0, &p);
         return;
     }
-    if (p.dim <= CUDA_ROW_THREADS * CUDA_ROW_EACH) {
-        const int threads = (int)blocks_of(p.dim, 32 * CUDA_ROW_EACH) * 32;
+    if (p.dim <= CUDA_ROW_THREADS * CUDA_ROW_EACH(item)) {
+        const int threads = (int)blocks_of(p.dim, 32 * CUDA_ROW_EACH(item)) * 32;
         cuda_start((cuda_kernel)(kernel + 1), p.rows, threads, 0, &p);
         return;
     }
     const int64_t in_registers = CUDA_ROW_THREADS * CUDA_ROW_LONG / group;
     int64_t in_memory = groups > in_registers ? groups - in_registers : 0;
-    if (in_memory * group > CUDA_ROW_MEMORY) in_memory = CUDA_ROW_MEMORY / group;
+    const int64_t most = (int64_t)(cuda_block_memory() / sizeof(float));
+    if (in_memory * group > most) in_memory = most / group;
     p.kept_groups = in_registers + in_memory;
     cuda_start((cuda_kernel)(kernel + 2), p.rows, CUDA_ROW_THREADS, (size_t)(in_memory * group) * sizeof(float), &p);
 }
@@ -181,12 +209,3 @@ static void launch_layer_norm(const void *args, int64_t begin, int64_t end) {
                (cuda_rows_args){a->out, a->x, a->weight, a->bias, end, a->dim, a->x_stride, 0, a->eps, false});
 }
 CUDA_CONTRACT(layer_norm)
-
-static void launch_glu(const void *args, int64_t begin, int64_t end) {
-    const gm_glu_args *a = args;
-    const cuda_glu_args p = {a->out,       a->gate,          a->up,    end,     a->dim, a->gate_stride,
-                             a->up_stride, (int32_t)a->kind, a->alpha, a->limit};
-    (void)begin;
-    cuda_start(CUDA_glu, blocks_of(end * a->dim, CUDA_THREADS * CUDA_EACH), CUDA_THREADS, 0, &p);
-}
-CUDA_CONTRACT(glu)

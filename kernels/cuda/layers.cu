@@ -247,6 +247,147 @@ KERNEL(gm_quantized_matmul_4, cuda_group_args, CUDA_THREADS) {
         if (lane == 0 && row + l < a.rows) store_float(a.out, token * a.rows + row + l, out[l], a.out_type);
     }
 }
+/* ---- the same where x and the scales are of one type of 16 bits, by the tensor cores: a warp makes 16 elements of
+ * out, of every eighth stretch of 256 along k. Lane (g, t) has rows g and g + 8 and, of each half of the stretch, 32
+ * fields from 32 t on. Fields are in the low bits of float16, where they are whole multiples of 2^-24; x is times a
+ * power of two that brings a stretch's largest below 2^14. A column of the tensor cores' is a run of 32 along k, so
+ * that each run gets its own scale: lane (g, t) gets runs 2 t and 2 t + 1. What is in flight: two stretches, 4.5 KB of
+ * a warp. ---- */
+#define QMM_ROWS 16
+#define QMM_STRETCH 256
+#define QMM_WARPS (CUDA_THREADS / WARP)
+struct qmm_stretch {
+    qmm_fields fields[2][2];          /* of row g or g + 8, in each half */
+    uint16_t scale[2][2], bias[2][2]; /* of row g or g + 8, of each run */
+    pack<uint16_t, 8> x;              /* from 8 times the lane's number on */
+};
+/* What a block is for, and where a lane reads. */
+struct qmm_source {
+    const uint8_t *weight;
+    const uint16_t *scales, *biases, *x;
+    int64_t line[2]; /* number of a row's first element */
+    int64_t k;
+    int shift; /* of a group's length */
+};
+DEVICE qmm_stretch read_stretch(const qmm_source &p, int64_t first) {
+    const int lane = thread_index() % WARP, t = lane % 4;
+    qmm_stretch s = {};
+    if (first + lane * 8 < p.k) s.x = *(const pack<uint16_t, 8> *)(p.x + first + lane * 8);
+    UNROLL for (int r = 0; r < 2; r++) {
+        UNROLL for (int h = 0; h < 2; h++) {
+            const int64_t at = first + h * (QMM_STRETCH / 2) + t * 32;
+            if (at < p.k) s.fields[r][h] = *(const qmm_fields *)(p.weight + (p.line[r] + at) / 2);
+        }
+        UNROLL for (int i = 0; i < 2; i++) {
+            const int64_t at = first + t * 64 + i * 32, group = (p.line[r] + at) >> p.shift;
+            if (i > 0 && p.shift > 5) {
+                s.scale[r][i] = s.scale[r][0];
+                s.bias[r][i] = s.bias[r][0];
+            } else if (at < p.k) {
+                s.scale[r][i] = p.scales[group];
+                s.bias[r][i] = p.biases[group];
+            }
+        }
+    }
+    return s;
+}
+/* The power of two that brings `top`, the bits of a stretch's greatest magnitude, to [2^13, 2^14), as an exponent. */
+DEVICE int exponent_to_half(uint32_t top) {
+    const int exponent = (int)(top >> 23);
+    if (exponent == 255) return 0; /* infinite, or no number: so is the result */
+    return exponent < 14 ? 126 : 140 - exponent;
+}
+DEVICE float power_of_two(int exponent) { return float_of_bits((uint32_t)(exponent + 127) << 23); }
+DEVICE uint32_t two_halves(float low, float high) { return half_of_float(low) | (uint32_t)half_of_float(high) << 16; }
+/* x of a stretch as the tensor cores take it, of 8 elements 0 4 1 5 2 6 3 7, odd ones divided by 16, to `room`; *runs:
+ * the sums of the lane's two runs. Returns what takes the power of two back. */
+template <int TYPE> DEVICE float stage_x(const pack<uint16_t, 8> &x, qmm_fields *room, float (&runs)[2]) {
+    const int lane = thread_index() % WARP;
+    float value[8], sum = 0;
+    uint32_t top = 0;
+    UNROLL for (int i = 0; i < 8; i++) {
+        value[i] = widen<TYPE>(x.at[i]);
+        sum += value[i];
+        const uint32_t magnitude = bits_of_float(value[i]) & 0x7fffffffu;
+        top = magnitude > top ? magnitude : top;
+    }
+    sum += lane_xor(sum, 1);
+    sum += lane_xor(sum, 2);
+    UNROLL for (int i = 0; i < 2; i++)
+        runs[i] = lane_of(sum, lane % 4 * 8 + i * 4);
+    top = join_warp(top, [](uint32_t p, uint32_t q) { return p > q ? p : q; });
+    const int exponent = exponent_to_half(top);
+    const float even = power_of_two(exponent), odd = even * 0.0625f;
+    room[lane] = {{two_halves(value[0] * even, value[4] * even), two_halves(value[1] * odd, value[5] * odd),
+                   two_halves(value[2] * even, value[6] * even), two_halves(value[3] * odd, value[7] * odd)}};
+    return power_of_two(-exponent);
+}
+template <int TYPE> DEVICE void add_stretch(const qmm_stretch &s, qmm_fields *room, float (&out)[2]) {
+    constexpr uint32_t LOW = 0x000f000fu, HIGH = 0x00f000f0u;
+    const int lane = thread_index() % WARP, g = lane / 4, t = lane % 4;
+    float runs[2], sums[2][4] = {};
+    const float back = stage_x<TYPE>(s.x, room, runs);
+    warp_barrier();
+    UNROLL for (int h = 0; h < 2; h++) UNROLL
+        for (int word = 0; word < 4; word++) {
+            qmm_fields x = {};
+            if (g == h * 4 + t) x = room[h * 16 + t * 4 + word];
+            UNROLL for (int pair = 0; pair < 2; pair++) {
+                const uint32_t first = s.fields[0][h].at[word] >> 8 * pair,
+                               second = s.fields[1][h].at[word] >> 8 * pair;
+                const uint32_t fields[4] = {first & LOW, second & LOW, first & HIGH, second & HIGH};
+                mma_f16(sums[h], fields, &x.at[2 * pair]);
+            }
+        }
+    warp_barrier(); /* the room may be written again */
+    UNROLL for (int r = 0; r < 2; r++) UNROLL
+        for (int i = 0; i < 2; i++) { /* a column has its sum in one half, and zero in the other */
+            const float dot = (sums[0][2 * r + i] + sums[1][2 * r + i]) * 0x1p24f * back;
+            out[r] = fmaf(widen<TYPE>(s.scale[r][i]), dot, fmaf(widen<TYPE>(s.bias[r][i]), runs[i], out[r]));
+        }
+}
+template <int TYPE> DEVICE void quantized_halves(const cuda_group_args &a) {
+    SHARED qmm_fields room[QMM_WARPS][WARP];
+    SHARED float parts[QMM_WARPS][QMM_ROWS];
+    const int64_t tiles = (a.rows + QMM_ROWS - 1) / QMM_ROWS, item = block_index() / (tiles * a.tokens);
+    const int64_t of_item = block_index() % (tiles * a.tokens), row = of_item / a.tokens * QMM_ROWS;
+    const int64_t token = of_item % a.tokens;
+    const int64_t x_number = chosen(a.x_index, item, a.x_count), matrix = chosen(a.matrix_index, item, a.matrices);
+    const int warp = thread_index() / WARP, lane = thread_index() % WARP, g = lane / 4;
+    const bool real = x_number >= 0 && matrix >= 0;
+    qmm_source p = {(const uint8_t *)a.weight, (const uint16_t *)a.scales, (const uint16_t *)a.biases,
+                    (const uint16_t *)a.x + (x_number * a.tokens + token) * a.k};
+    p.k = real ? a.k : 0;
+    p.shift = a.group == 32 ? 5 : a.group == 64 ? 6 : 7;
+    UNROLL for (int r = 0; r < 2; r++) { /* rows beyond the last are the last again */
+        const int64_t wanted = row + g + 8 * r;
+        p.line[r] = (matrix * a.rows + (wanted < a.rows ? wanted : a.rows - 1)) * a.k;
+    }
+    constexpr int64_t STEP = QMM_WARPS * QMM_STRETCH;
+    float out[2] = {};
+    int64_t first = warp * QMM_STRETCH;
+    qmm_stretch even = read_stretch(p, first), odd = read_stretch(p, first + STEP);
+    for (; first < p.k; first += 2 * STEP) {
+        add_stretch<TYPE>(even, room[warp], out);
+        even = read_stretch(p, first + 2 * STEP);
+        if (first + STEP >= p.k) break;
+        add_stretch<TYPE>(odd, room[warp], out);
+        odd = read_stretch(p, first + 3 * STEP);
+    }
+    UNROLL for (int r = 0; r < 2; r++) {
+        out[r] += lane_xor(out[r], 1);
+        out[r] += lane_xor(out[r], 2);
+        if (lane % 4 == 0) parts[warp][g + 8 * r] = out[r];
+    }
+    barrier();
+    if (thread_index() >= QMM_ROWS || row + thread_index() >= a.rows) return;
+    float sum = 0;
+    for (int w = 0; w < QMM_WARPS; w++) sum += parts[w][thread_index()];
+    store_float(a.out, (item * a.tokens + token) * a.rows + row + thread_index(), sum, a.out_type);
+}
+KERNEL_OF_TWO(gm_quantized_halves_f16, cuda_group_args, CUDA_THREADS) { quantized_halves<GM_T_F16>(a); }
+KERNEL_OF_TWO(gm_quantized_halves_bf16, cuda_group_args, CUDA_THREADS) { quantized_halves<GM_T_BF16>(a); }
+
 KERNEL(gm_quantized_matmul_columns, cuda_group_args, CUDA_THREADS) {
     const int64_t at = block_index() * CUDA_THREADS + thread_index();
     if (at >= a.items * a.tokens * a.k) return;
@@ -263,15 +404,7 @@ KERNEL(gm_quantized_matmul_columns, cuda_group_args, CUDA_THREADS) {
 }
 
 /* ---- rotary positions ---- */
-KERNEL(gm_rope_angles, cuda_rope_angles_args, CUDA_THREADS) {
-    const int64_t i = block_index() * CUDA_THREADS + thread_index();
-    if (i >= a.rows * a.half) return;
-    const int64_t row = i / a.half, at = row * 2 * a.half + i % a.half;
-    const float angle = (float)a.positions[row] * a.freqs[i % a.half];
-    a.out[at] = sine_of(angle, true) * a.factor;
-    a.out[at + a.half] = sine_of(angle, false) * a.factor;
-}
-KERNEL(gm_rope_table, cuda_rope_angles_args, CUDA_THREADS) {
+KERNEL(gm_rope_table, cuda_rope_table_args, CUDA_THREADS) {
     const int64_t i = block_index() * CUDA_THREADS + thread_index();
     if (i >= a.rows * a.half) return;
     const int64_t row = i / a.half, k = i % a.half, at = row * 2 * a.half + k;
@@ -332,42 +465,6 @@ KERNEL(gm_gated_delta, cuda_gated_delta_args, CUDA_THREADS) {
         if (thread_index() % WARP == 0) out[t] = value;
     }
 }
-KERNEL(gm_recurrent_delta, cuda_recurrent_delta_args, CUDA_THREADS) {
-    const gm_cached_gated_delta_args &g = a.layer;
-    const int64_t unit = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP, lines = g.n_heads * g.n_values;
-    if (unit >= a.sequences * lines) return;
-    const int64_t sequence = unit / lines, head = unit % lines / g.n_values, value = unit % g.n_values;
-    const int64_t key_head = g.tiled ? head % g.n_key_heads : head / (g.n_heads / g.n_key_heads);
-    const int32_t first = g.first[sequence], end = g.first[sequence + 1];
-    float *s = g.states[sequence].state + (head * g.n_values + value) * g.n_keys;
-    if (g.positions[first] == 0)
-        for (int64_t i = thread_index() % WARP; i < g.n_keys; i += WARP) s[i] = 0;
-    for (int64_t t = first; t < end; t++) {
-        const int64_t at = t * g.n_heads + head, key = (t * g.n_key_heads + key_head) * g.n_keys;
-        const float result = delta_step(s, g.n_keys, g.q + key, g.k + key, g.v[at * g.n_values + value], g.decay[at],
-                                        g.beta[at]);
-        if (thread_index() % WARP == 0) g.out[at * g.n_values + value] = result;
-    }
-}
-KERNEL(gm_recurrent_conv, cuda_recurrent_conv_args, CUDA_THREADS) {
-    const gm_cached_conv_args &c = a.layer;
-    const int64_t unit = block_index() * CUDA_THREADS + thread_index();
-    if (unit >= a.sequences * c.channels) return;
-    const int64_t sequence = unit / c.channels, channel = unit % c.channels, before = c.taps - 1;
-    const int32_t first = c.first[sequence], rows = c.first[sequence + 1] - first;
-    float *state = c.states[sequence].state + channel;
-    const auto row = [&](int64_t t) {
-        return t < 0 ? state[(before + t) * c.channels] : c.x[(first + t) * c.channels + channel];
-    };
-    if (c.positions[first] == 0)
-        for (int64_t i = 0; i < before; i++) state[i * c.channels] = 0;
-    for (int64_t t = 0; t < rows; t++) {
-        float sum = 0;
-        for (int64_t j = 0; j < c.taps; j++) sum = fmaf(row(t - before + j), c.weight[channel * c.taps + j], sum);
-        c.out[(first + t) * c.channels + channel] = sum * vf_sigmoid(sum);
-    }
-    for (int64_t i = 0; i < before; i++) state[i * c.channels] = row(rows - before + i); /* from further on */
-}
 
 /* ---- convolutions: a thread makes one element, over taps, then channels ---- */
 DEVICE int64_t conv_position(const gm_convolution_args &c, int d, int64_t out, int64_t tap) {
@@ -396,7 +493,7 @@ KERNEL(gm_convolution, cuda_convolution_args, CUDA_THREADS) {
                 for (int64_t k = 0; k < c.channels; k++)
                     sum = fmaf(load_float(c.x, from + k, c.type), load_float(c.w, w + k, c.type), sum);
             }
-    store_float(c.out, i, sum, c.type);
+    store_float(c.out, i, sum + 0.0f, c.type); /* not -0, as of products that underflow */
 }
 
 /* ---- attention over plain arrays: a block for each query, over blocks of 256 keys in order ---- */

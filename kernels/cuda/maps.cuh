@@ -99,11 +99,9 @@ template <class OUT, class IN, int N, class F> DEVICE void map_binary(const cuda
     write_line((OUT *)a.out, z, p);
 }
 
-/* Elements of a thread: 16 bytes' where a function is a few instructions, else CUDA_EACH. */
-#define LIGHT true
-#define HEAVY false
-template <int TYPE, bool IS_LIGHT> struct float_each {
-    static constexpr int N = CUDA_FLOAT_EACH(IS_LIGHT, sizeof(typename float_item<TYPE>::raw));
+/* Elements of a thread: 16 bytes'. Functions of many instructions, too, need as much in flight. */
+template <int TYPE> struct float_each {
+    static constexpr int N = CUDA_FLOAT_EACH(sizeof(typename float_item<TYPE>::raw));
 };
 /* An integer of type `type` that memory holds as RAW. */
 template <class RAW> DEVICE int64_t whole_of(RAW x, int type) {

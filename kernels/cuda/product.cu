@@ -146,106 +146,131 @@ KERNEL_OF_TWO(gm_product_bf16, cuda_product_args, CUDA_THREADS) { product_halves
 
 /* ---- the same on sm_90a: a block makes 128 rows and 128 or 256 columns, each of two groups of four warps 64 rows, by
  * steps of 64 along k, of which each is added by its four sixteens in order ---- */
-#define GROUP_ROWS 128
-#define GROUP_K 64
-#define GROUP_STAGES 4
-#if HAS_GROUP_MMA
-/* Lines [line0, +LINES) times [k0, +64) of an operand, either way. */
-template <int LINES, bool ALONG_K>
-DEVICE void load_group(char *to, const uint16_t *from, int64_t line_step, int64_t k_step, int64_t line0, int64_t lines,
-                       int64_t k0, int64_t k) {
-    UNROLL for (int i = 0; i < LINES * GROUP_K / 8 / CUDA_THREADS; i++) {
-        const int chunk = i * CUDA_THREADS + thread_index();
+#define WGMMA_ROWS 128
+#define WGMMA_K 64
+#define WGMMA_STAGES 4
+#if HAS_WGMMA
+/* LINES lines of an operand times sixty-four of k after sixty-four of k, either way: a thread copies PIECES pieces of
+ * 16 bytes of each, as far from one another in memory and in the block's whatever the thread is. */
+template <int LINES, bool ALONG_K> struct wgmma_loader {
+    static constexpr int PIECES = LINES * WGMMA_K / 8 / CUDA_THREADS;
+    static constexpr int ROW_PIECES = ALONG_K ? WGMMA_K / 8 : LINES / 8; /* side by side */
+    static constexpr int APART = CUDA_THREADS / ROW_PIECES;              /* rows from a piece to the next; times 8 */
+    const uint16_t *matrix, *next;                                       /* next: the first piece of the step to come */
+    int64_t piece_step, k_step, left;                                    /* left: of k, from that piece on */
+    uint32_t inside;                                                     /* along k: bit i is of piece i's line */
+    int to, bytes;                                                       /* bytes: along lines, of a piece */
+
+    METHOD wgmma_loader(const uint16_t *from, int64_t line_step, int64_t step_of_k, int64_t line0, int64_t lines,
+                        int64_t k)
+        : matrix(from), inside(0), bytes(0) {
+        const int row = thread_index() / ROW_PIECES, part = thread_index() % ROW_PIECES;
+        to = part / 8 * (128 * WGMMA_K) + row * 128 + ((part % 8 ^ row % 8) << 4);
         if (ALONG_K) {
-            const int line = chunk / 8, part = chunk % 8;
-            const int64_t left = line0 + line < lines ? tail(k - k0 - part * 8) : 0;
-            copy_16(to + line * 128 + ((part ^ line % 8) << 4),
-                    left ? from + (line0 + line) * line_step + k0 + part * 8 : from, (int)left * 2);
+            next = from + (line0 + row) * line_step + part * 8;
+            piece_step = APART * line_step;
+            k_step = WGMMA_K;
+            left = k - part * 8;
+            UNROLL for (int i = 0; i < PIECES; i++)
+                inside |= (uint32_t)(line0 + row + i * APART < lines) << i;
         } else {
-            const int row = chunk / (LINES / 8), part = chunk % (LINES / 8);
-            const int64_t left = k0 + row < k ? tail(lines - line0 - part * 8) : 0;
-            copy_16(to + part / 8 * (128 * GROUP_K) + row * 128 + ((part % 8 ^ row % 8) << 4),
-                    left ? from + (k0 + row) * k_step + line0 + part * 8 : from, (int)left * 2);
+            next = from + row * step_of_k + line0 + part * 8;
+            piece_step = APART * step_of_k;
+            k_step = WGMMA_K * step_of_k;
+            left = k - row;
+            bytes = 2 * (int)tail(lines - line0 - part * 8);
+        }
+    }
+    METHOD void load(char *stage) {
+        const int along = ALONG_K ? 2 * (int)tail(left) : 0;
+        UNROLL for (int i = 0; i < PIECES; i++) {
+            const int count = ALONG_K ? (inside >> i & 1 ? along : 0) : (i * APART < left ? bytes : 0);
+            copy_16(stage + to + i * APART * 128, count ? next + i * piece_step : matrix, count);
+        }
+        next += k_step;
+        left -= WGMMA_K;
+    }
+};
+/* What a thread has of a block's sums, two side by side at once where they may be. */
+template <int TYPE, int N>
+DEVICE void store_wgmma(const cuda_product_args &a, const product_place &p, const float (&sum)[N]) {
+    typedef pack<uint16_t, 2> pair;
+    const int lane = thread_index() % WARP, warp = thread_index() / WARP;
+    uint16_t *out = (uint16_t *)a.out + p.out;
+    const bool pairs = a.out_column == 1 && a.out_row % 2 == 0 && (uintptr_t)out % 4 == 0;
+    UNROLL for (int i = 0; i < N; i += 2) {
+        const int64_t row = p.row + warp * 16 + lane / 4 + i / 2 % 2 * 8;
+        const int64_t column = p.column + i / 4 * 8 + lane % 4 * 2;
+        if (row >= a.rows || column >= a.columns) continue;
+        const int64_t add_at = p.add + row * a.add_row + column * a.add_column;
+        uint16_t *to = out + row * a.out_row + column * a.out_column;
+        const bool both = column + 1 < a.columns;
+        const uint16_t first = narrow<TYPE>(product_value(a, sum[i], add_at));
+        const uint16_t second = both ? narrow<TYPE>(product_value(a, sum[i + 1], add_at + a.add_column)) : 0;
+        if (pairs && both) {
+            *(pair *)to = {{first, second}};
+        } else {
+            to[0] = first;
+            if (both) to[a.out_column] = second;
         }
     }
 }
-template <int TYPE, int HALVES, bool X_ALONG_K, bool W_ALONG_K> DEVICE void product_group(const cuda_product_args &a) {
-    constexpr int COLUMNS = 128 * HALVES, X_STAGE = GROUP_ROWS * GROUP_K * 2, STAGE = X_STAGE + COLUMNS * GROUP_K * 2;
+template <int TYPE, int COLUMNS, bool X_ALONG_K, bool W_ALONG_K> DEVICE void product_wgmma(const cuda_product_args &a) {
+    constexpr int X_STAGE = WGMMA_ROWS * WGMMA_K * 2, STAGE = X_STAGE + COLUMNS * WGMMA_K * 2;
     constexpr int X_NEXT = X_ALONG_K ? 32 : 2048, W_NEXT = W_ALONG_K ? 32 : 2048; /* bytes to the next sixteen of k */
     char *room = block_memory();
     room += (1024 - (uintptr_t)room % 1024) % 1024;
-    const product_place p = product_start(a, GROUP_ROWS, COLUMNS, 2);
-    const int group = thread_index() / 128, lane = thread_index() % WARP, warp = thread_index() / WARP % 4;
-    const int64_t steps = (a.k + GROUP_K - 1) / GROUP_K;
-    const auto load = [&](int64_t step) {
-        char *stage = room + step % GROUP_STAGES * STAGE;
+    const product_place p = product_start(a, WGMMA_ROWS, COLUMNS, 2);
+    const int group = thread_index() / 128, steps = (int)((a.k + WGMMA_K - 1) / WGMMA_K);
+    wgmma_loader<WGMMA_ROWS, X_ALONG_K> from_x(p.x, a.x_row, a.x_k, p.row, a.rows, a.k);
+    wgmma_loader<COLUMNS, W_ALONG_K> from_w(p.w, a.w_column, a.w_k, p.column, a.columns, a.k);
+    const auto load = [&](int step) {
+        char *stage = room + step % WGMMA_STAGES * STAGE;
         if (step < steps) {
-            load_group<GROUP_ROWS, X_ALONG_K>(stage, p.x, a.x_row, a.x_k, p.row, a.rows, step * GROUP_K, a.k);
-            load_group<COLUMNS, W_ALONG_K>(stage + X_STAGE, p.w, a.w_column, a.w_k, p.column, a.columns, step * GROUP_K,
-                                           a.k);
+            from_x.load(stage);
+            from_w.load(stage + X_STAGE);
         }
         commit_copies();
     };
-    float sum[HALVES][64];
-    UNROLL for (int h = 0; h < HALVES; h++) UNROLL
-        for (int i = 0; i < 64; i++) sum[h][i] = 0;
-    for (int s = 0; s < GROUP_STAGES - 2; s++) load(s);
-    for (int64_t step = 0; step < steps; step++) {
-        wait_copies<GROUP_STAGES - 3>();
+    float sum[COLUMNS / 2];
+    UNROLL for (int i = 0; i < COLUMNS / 2; i++)
+        sum[i] = 0;
+    for (int s = 0; s < WGMMA_STAGES - 2; s++) load(s);
+    for (int step = 0; step < steps; step++) {
+        wait_copies<WGMMA_STAGES - 3>();
         show_copies();
         barrier(); /* this stage is there for all; nobody uses the one before the last any more */
-        load(step + GROUP_STAGES - 2);
-        const char *x = room + step % GROUP_STAGES * STAGE, *w = x + X_STAGE;
-        group_mma_begin();
-        UNROLL for (int i = 0; i < GROUP_K / 16; i++) {
-            const block_matrix rows = matrix_at(x + group * 64 * 128 + i * X_NEXT, 128 * GROUP_K);
-            UNROLL for (int h = 0; h < HALVES; h++) {
-                const block_matrix columns = matrix_at(w + h * 128 * 128 + i * W_NEXT, 128 * GROUP_K);
-                if (TYPE == GM_T_F16) group_mma_f16<X_ALONG_K, W_ALONG_K>(sum[h], rows, columns);
-                else group_mma_bf16<X_ALONG_K, W_ALONG_K>(sum[h], rows, columns);
-            }
+        const char *x = room + step % WGMMA_STAGES * STAGE, *w = x + X_STAGE;
+        wgmma_begin();
+        UNROLL for (int i = 0; i < WGMMA_K / 16; i++) {
+            const block_matrix rows = matrix_at(x + group * 64 * 128 + i * X_NEXT, 128 * WGMMA_K);
+            const block_matrix columns = matrix_at(w + i * W_NEXT, 128 * WGMMA_K);
+            if (TYPE == GM_T_F16) wgmma_f16<X_ALONG_K, W_ALONG_K>(sum, rows, columns);
+            else wgmma_bf16<X_ALONG_K, W_ALONG_K>(sum, rows, columns);
         }
-        group_mma_commit();
-        group_mma_wait<1>();
+        wgmma_commit();
+        load(step + WGMMA_STAGES - 2); /* while this step and the one before are multiplied */
+        wgmma_wait<1>();
     }
-    group_mma_wait<0>();
+    wgmma_wait<0>();
     wait_copies<0>();
-    typedef pack<uint16_t, 2> pair;
-    uint16_t *out = (uint16_t *)a.out + p.out;
-    const bool pairs = a.out_column == 1 && a.out_row % 2 == 0 && (uintptr_t)out % 4 == 0;
-    UNROLL for (int h = 0; h < HALVES; h++) UNROLL
-        for (int i = 0; i < 64; i += 2) {
-            const int64_t row = p.row + group * 64 + warp * 16 + lane / 4 + i / 2 % 2 * 8;
-            const int64_t column = p.column + h * 128 + i / 4 * 8 + lane % 4 * 2;
-            if (row >= a.rows || column >= a.columns) continue;
-            const int64_t add_at = p.add + row * a.add_row + column * a.add_column;
-            uint16_t *to = out + row * a.out_row + column * a.out_column;
-            const bool both = column + 1 < a.columns;
-            const uint16_t first = narrow<TYPE>(product_value(a, sum[h][i], add_at));
-            const uint16_t second = both ? narrow<TYPE>(product_value(a, sum[h][i + 1], add_at + a.add_column)) : 0;
-            if (pairs && both) {
-                *(pair *)to = {{first, second}};
-            } else {
-                to[0] = first;
-                if (both) to[a.out_column] = second;
-            }
-        }
+    store_wgmma<TYPE>(a, p, sum);
 }
-#define PRODUCT_GROUP(TYPE, HALVES, X, W) product_group<TYPE, HALVES, X, W>(a)
+#define PRODUCT_WGMMA(TYPE, COLUMNS, X, W) product_wgmma<TYPE, COLUMNS, X, W>(a)
 #else
-#define PRODUCT_GROUP(TYPE, HALVES, X, W) (void)a
+#define PRODUCT_WGMMA(TYPE, COLUMNS, X, W) (void)a
 #endif
-#define PRODUCT_GROUPS(type, TYPE)                                                                                     \
-    KERNEL(gm_product_##type##_128_kk, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 1, true, true); }        \
-    KERNEL(gm_product_##type##_128_kl, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 1, true, false); }       \
-    KERNEL(gm_product_##type##_128_lk, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 1, false, true); }       \
-    KERNEL(gm_product_##type##_128_ll, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 1, false, false); }      \
-    KERNEL(gm_product_##type##_256_kk, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 2, true, true); }        \
-    KERNEL(gm_product_##type##_256_kl, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 2, true, false); }       \
-    KERNEL(gm_product_##type##_256_lk, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 2, false, true); }       \
-    KERNEL(gm_product_##type##_256_ll, cuda_product_args, CUDA_THREADS) { PRODUCT_GROUP(TYPE, 2, false, false); }
-PRODUCT_GROUPS(f16, GM_T_F16)
-PRODUCT_GROUPS(bf16, GM_T_BF16)
+#define PRODUCT_WGMMAS(type, TYPE)                                                                                     \
+    KERNEL(gm_product_##type##_128_kk, cuda_product_args, CUDA_THREADS) { PRODUCT_WGMMA(TYPE, 128, true, true); }      \
+    KERNEL(gm_product_##type##_128_kl, cuda_product_args, CUDA_THREADS) { PRODUCT_WGMMA(TYPE, 128, true, false); }     \
+    KERNEL(gm_product_##type##_128_lk, cuda_product_args, CUDA_THREADS) { PRODUCT_WGMMA(TYPE, 128, false, true); }     \
+    KERNEL(gm_product_##type##_128_ll, cuda_product_args, CUDA_THREADS) { PRODUCT_WGMMA(TYPE, 128, false, false); }    \
+    KERNEL(gm_product_##type##_256_kk, cuda_product_args, CUDA_THREADS) { PRODUCT_WGMMA(TYPE, 256, true, true); }      \
+    KERNEL(gm_product_##type##_256_kl, cuda_product_args, CUDA_THREADS) { PRODUCT_WGMMA(TYPE, 256, true, false); }     \
+    KERNEL(gm_product_##type##_256_lk, cuda_product_args, CUDA_THREADS) { PRODUCT_WGMMA(TYPE, 256, false, true); }     \
+    KERNEL(gm_product_##type##_256_ll, cuda_product_args, CUDA_THREADS) { PRODUCT_WGMMA(TYPE, 256, false, false); }
+PRODUCT_WGMMAS(f16, GM_T_F16)
+PRODUCT_WGMMAS(bf16, GM_T_BF16)
 
 /* ---- float32: a block makes 128 x 128 of out, a thread 8 x 8 of it, by steps of 16 along k; fused multiply-adds, one
  * k after another. While one step is computed, the next one is on its way to registers. ---- */

@@ -1,8 +1,8 @@
 /* reductions.cu - reductions over any axes, and the index of an extreme.
  * Of one output, element i of its `reduced` belongs to group i / GROUP; thread t of the T that work on it takes groups
  * t, t + T, ... in order, and the threads join by lane_xor, then by warps in order. T, and the parts into which a long
- * one is cut, follow from the shape alone. Sums and products of floats are float64: what is finite after every element
- * in turn has a finite result, and nothing drifts. */
+ * one is cut, follow from the shape alone. Sums of floats are float64, products have exponents of their own: what is
+ * finite after every element in turn has a finite result, and nothing drifts. */
 #include "joins.cuh"
 
 #define COLUMN_AHEAD 8 /* elements of a column that a thread reads at once */
@@ -34,25 +34,35 @@ DEVICE typename J::acc take_groups(const cuda_reduce_args &a, int64_t base, int6
     }
     return acc;
 }
-/* Floats side by side and aligned: whole groups at once, in the same order. */
+/* f(item, i) of the items that a thread takes of a line of floats that is aligned from `begin` on, in order: groups of
+ * 16 bytes, four on their way at once, of which the last may be a part. */
+template <int TYPE, class F>
+DEVICE void each_item(const typename float_item<TYPE>::raw *in, int64_t begin, int64_t end, int thread, int team, F f) {
+    typedef typename float_item<TYPE>::raw raw;
+    constexpr int GROUP = group_of<floats_of<TYPE>>::N, AHEAD = 4;
+    const int64_t groups = end / GROUP, first = begin / GROUP + thread;
+    int64_t g = first;
+    for (; g < groups; g += AHEAD * team) {
+        pack<raw, GROUP> x[AHEAD];
+        UNROLL for (int v = 0; v < AHEAD; v++)
+            if (g + v * team < groups) x[v] = ((const pack<raw, GROUP> *)in)[g + v * team];
+        UNROLL for (int v = 0; v < AHEAD; v++) {
+            if (g + v * team >= groups) continue;
+            UNROLL for (int j = 0; j < GROUP; j++)
+                f(x[v].at[j], (g + v * team) * GROUP + j);
+        }
+    }
+    if (first > groups || (groups - first) % team) return; /* the part is another thread's */
+    for (int64_t i = groups * GROUP; i < end; i++) f(in[i], i);
+}
+/* Floats side by side and aligned: in the same order. */
 template <class J, int TYPE>
 DEVICE typename J::acc take_lines(const cuda_reduce_args &a, int64_t base, int64_t begin, int64_t end, int thread,
                                   int team) {
     typedef typename float_item<TYPE>::raw raw;
-    constexpr int GROUP = group_of<floats_of<TYPE>>::N, AHEAD = 4; /* groups in flight */
-    const raw *in = (const raw *)a.in + base;
     typename J::acc acc = J::start(a.op, a.in_type);
-    int64_t g = begin / GROUP + thread;
-    for (; (g + (AHEAD - 1) * team + 1) * GROUP <= end; g += AHEAD * team) {
-        pack<raw, GROUP> x[AHEAD];
-        UNROLL for (int v = 0; v < AHEAD; v++)
-            x[v] = ((const pack<raw, GROUP> *)in)[g + v * team];
-        UNROLL for (int v = 0; v < AHEAD; v++) UNROLL
-            for (int j = 0; j < GROUP; j++) acc = J::take(acc, widen<TYPE>(x[v].at[j]), a.op, a.in_type);
-    }
-    for (; g * GROUP < end; g += team)
-        for (int64_t i = g * GROUP; i < (g + 1) * GROUP && i < end; i++)
-            acc = J::take(acc, widen<TYPE>(in[i]), a.op, a.in_type);
+    each_item<TYPE>((const raw *)a.in + base, begin, end, thread, team,
+                    [&](raw x, int64_t) { acc = J::take(acc, widen<TYPE>(x), a.op, a.in_type); });
     return acc;
 }
 template <class J, class L> struct row_reader {
@@ -123,6 +133,40 @@ template <class J, class L> DEVICE void reduce_columns(const cuda_reduce_args &a
     for (int k = 1; k < COLUMN_LINES; k++) acc = J::join(acc, shared[k][x], a.op, a.in_type);
     put_part<J>(a, output, part, acc);
 }
+/* The same, in the same order, of floats whose columns are aligned groups of 16 bytes: a thread takes a group's. */
+template <class J, int TYPE> DEVICE void reduce_wide(const cuda_reduce_args &a) {
+    typedef typename float_item<TYPE>::raw raw;
+    constexpr int GROUP = group_of<floats_of<TYPE>>::N, WIDTH = COLUMN_WIDTH * GROUP, AHEAD = 4;
+    SHARED typename J::acc shared[COLUMN_LINES][WIDTH];
+    const int x = thread_index() % COLUMN_WIDTH, line = thread_index() / COLUMN_WIDTH;
+    const int64_t output = block_index() / a.parts * WIDTH, part = block_index() % a.parts;
+    const int64_t begin = part * a.part, end = begin + a.part < a.reduced.count ? begin + a.part : a.reduced.count;
+    const bool real = output + x * GROUP < a.kept.count;
+    const raw *in = (const raw *)a.in + (real ? offset_of(a.kept, a.kept_steps, output + x * GROUP) : 0);
+    typename J::acc acc[GROUP];
+    UNROLL for (int j = 0; j < GROUP; j++)
+        acc[j] = J::start(a.op, a.in_type);
+    for (int64_t i = begin + line; i < end && real; i += COLUMN_LINES * AHEAD) {
+        pack<raw, GROUP> items[AHEAD];
+        UNROLL for (int v = 0; v < AHEAD; v++) {
+            const int64_t k = i + v * COLUMN_LINES;
+            if (k < end) items[v] = *(const pack<raw, GROUP> *)(in + k * a.reduced_steps.at[0]);
+        }
+        UNROLL for (int v = 0; v < AHEAD; v++) {
+            if (i + v * COLUMN_LINES >= end) continue;
+            UNROLL for (int j = 0; j < GROUP; j++)
+                acc[j] = J::take(acc[j], widen<TYPE>(items[v].at[j]), a.op, a.in_type);
+        }
+    }
+    UNROLL for (int j = 0; j < GROUP; j++)
+        shared[line][x * GROUP + j] = acc[j];
+    barrier();
+    const int column = thread_index();
+    if (column >= WIDTH || output + column >= a.kept.count) return;
+    typename J::acc all = shared[0][column];
+    for (int k = 1; k < COLUMN_LINES; k++) all = J::join(all, shared[k][column], a.op, a.in_type);
+    put_part<J>(a, output + column, part, all);
+}
 /* A warp joins the parts of an output, or, where they are many, a block. */
 template <class J> DEVICE void reduce_parts(const cuda_reduce_args &a) {
     SHARED typename J::acc shared[CUDA_THREADS / WARP];
@@ -141,12 +185,15 @@ template <class J> DEVICE void reduce_parts(const cuda_reduce_args &a) {
 #define REDUCTION(name, J, L)                                                                                          \
     KERNEL(gm_reduce_rows_##name, cuda_reduce_args, CUDA_THREADS) { reduce_rows<J, L>(a); }                            \
     KERNEL(gm_reduce_columns_##name, cuda_reduce_args, CUDA_THREADS) { reduce_columns<J, L>(a); }
+#define FLOAT_REDUCTION(name, J, TYPE)                                                                                 \
+    REDUCTION(name, J, floats_of<TYPE>)                                                                                \
+    KERNEL(gm_reduce_wide_##name, cuda_reduce_args, CUDA_THREADS) { reduce_wide<J, TYPE>(a); }
 #define REDUCTION_PARTS(name, J)                                                                                       \
     KERNEL(gm_reduce_parts_##name, cuda_reduce_args, CUDA_THREADS) { reduce_parts<J>(a); }
 #define REDUCTIONS(name)                                                                                               \
-    REDUCTION(name##_f16, join_##name, floats_of<GM_T_F16>)                                                            \
-    REDUCTION(name##_bf16, join_##name, floats_of<GM_T_BF16>)                                                          \
-    REDUCTION(name##_f32, join_##name, floats_of<GM_T_F32>)                                                            \
+    FLOAT_REDUCTION(name##_f16, join_##name, GM_T_F16)                                                                 \
+    FLOAT_REDUCTION(name##_bf16, join_##name, GM_T_BF16)                                                               \
+    FLOAT_REDUCTION(name##_f32, join_##name, GM_T_F32)                                                                 \
     REDUCTION_PARTS(name, join_##name)
 REDUCTIONS(sum)
 REDUCTIONS(prod)
@@ -189,47 +236,6 @@ DEVICE best take_best(const cuda_arg_reduce_args &a, int64_t base, int64_t begin
     }
     return found;
 }
-/* Floats side by side, where the first of them is aligned: groups of 16 bytes. An element is found by one comparison.
- */
-template <int TYPE>
-DEVICE best take_best_lines(const cuda_arg_reduce_args &a, int64_t base, int64_t begin, int64_t end, int thread,
-                            int team) {
-    typedef typename float_item<TYPE>::raw raw;
-    constexpr int GROUP = group_of<floats_of<TYPE>>::N;
-    const raw *in = (const raw *)a.in + base;
-    const uint32_t flip = a.max ? 0 : 0x80000000u;
-    float top = 0;
-    uint32_t at = 0;
-    bool any = false;
-    const auto take = [&](raw item, int64_t i) {
-        const float x = float_of_bits(bits_of_float(widen<TYPE>(item)) ^ flip); /* -x: NaN stays NaN */
-        if (any && !(x > top || (x != x && top == top))) return;
-        top = x;
-        at = (uint32_t)i;
-        any = true;
-    };
-    int64_t g = begin / GROUP + thread;
-    for (; (g + (ARG_AHEAD - 1) * team + 1) * GROUP <= end; g += ARG_AHEAD * team) {
-        pack<raw, GROUP> x[ARG_AHEAD];
-        UNROLL for (int v = 0; v < ARG_AHEAD; v++)
-            x[v] = ((const pack<raw, GROUP> *)in)[g + v * team];
-        UNROLL for (int v = 0; v < ARG_AHEAD; v++) UNROLL
-            for (int j = 0; j < GROUP; j++) take(x[v].at[j], (g + v * team) * GROUP + j);
-    }
-    for (; g * GROUP < end; g += team)
-        for (int64_t i = g * GROUP; i < (g + 1) * GROUP && i < end; i++) take(in[i], i);
-    return any ? best{float_key(top, true), at} : best{0, UINT64_MAX};
-}
-/* What a thread of `team` finds from begin on, which is a multiple of a group, to end. */
-DEVICE best take_best_row(const cuda_arg_reduce_args &a, int64_t base, int64_t begin, int64_t end, int thread,
-                          int team) {
-    if (a.stride == 1 && is_float_type(a.type) && ((uintptr_t)a.in + (uintptr_t)base * item_size(a.type)) % 16 == 0) {
-        if (a.type == GM_T_F32) return take_best_lines<GM_T_F32>(a, base, begin, end, thread, team);
-        if (a.type == GM_T_F16) return take_best_lines<GM_T_F16>(a, base, begin, end, thread, team);
-        return take_best_lines<GM_T_BF16>(a, base, begin, end, thread, team);
-    }
-    return take_best(a, base, begin + thread, end, team);
-}
 DEVICE void put_best(const cuda_arg_reduce_args &a, int64_t output, int64_t part, best found) {
     if (a.parts == 1) a.out[output] = (uint32_t)found.index;
     else ((best *)a.partial)[output * a.parts + part] = found;
@@ -240,17 +246,62 @@ KERNEL(gm_arg_rows, cuda_arg_reduce_args, CUDA_THREADS) {
         const int64_t output = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP;
         best found = {0, UINT64_MAX};
         if (output < a.kept.count)
-            found = take_best_row(a, offset_of(a.kept, a.kept_steps, output), 0, a.length, thread_index() % WARP, WARP);
+            found = take_best(a, offset_of(a.kept, a.kept_steps, output), thread_index() % WARP, a.length, WARP);
         found = join_warp(found, better);
         if (output < a.kept.count && thread_index() % WARP == 0) put_best(a, output, 0, found);
         return;
     }
     const int64_t output = block_index() / a.parts, part = block_index() % a.parts, begin = part * a.part;
     const int64_t end = begin + a.part < a.length ? begin + a.part : a.length;
-    best found = take_best_row(a, offset_of(a.kept, a.kept_steps, output), begin, end, thread_index(), CUDA_THREADS);
+    best found = take_best(a, offset_of(a.kept, a.kept_steps, output), begin + thread_index(), end, CUDA_THREADS);
     found = join_block(found, shared, better);
     if (thread_index() == 0) put_best(a, output, part, found);
 }
+/* Floats side by side: what a thread finds as one number, its key above how far it is from the greatest index; 0: none.
+ * An element costs a comparison, and keys are made of what is found alone. */
+template <int TYPE>
+DEVICE uint64_t find_in_line(const cuda_arg_reduce_args &a, int64_t base, int64_t begin, int64_t end, int thread,
+                             int team) {
+    typedef typename float_item<TYPE>::raw raw;
+    const raw *in = (const raw *)a.in + base;
+    const uint32_t flip = a.max ? 0 : 0x80000000u;
+    const bool lines = (uintptr_t)in % 16 == 0;
+    const int64_t first = begin + (int64_t)thread * (lines ? group_of<floats_of<TYPE>>::N : 1);
+    if (first >= end) return 0;
+    float top = -INFINITY;
+    uint32_t at = (uint32_t)first;
+    const auto take = [&](raw item, int64_t i) {
+        const float x = float_of_bits(bits_of_float(widen<TYPE>(item)) ^ flip); /* -x: NaN stays NaN */
+        const bool more = x > top || (x != x && top == top);
+        top = more ? x : top;
+        at = more ? (uint32_t)i : at;
+    };
+    if (lines) {
+        each_item<TYPE>(in, begin, end, thread, team, take);
+    } else {
+        for (int64_t i = first; i < end; i += team) take(in[i], i);
+    }
+    return (uint64_t)float_key(top, true) << 32 | (UINT32_MAX - at);
+}
+template <int TYPE> DEVICE void arg_lines(const cuda_arg_reduce_args &a) {
+    SHARED uint64_t shared[CUDA_THREADS / WARP];
+    const bool by_warps = a.part == 0;
+    const int64_t warps = CUDA_THREADS / WARP;
+    const int64_t output = by_warps ? block_index() * warps + thread_index() / WARP : block_index() / a.parts;
+    const int64_t part = by_warps ? 0 : block_index() % a.parts, begin = part * a.part;
+    const int64_t end = !by_warps && begin + a.part < a.length ? begin + a.part : a.length;
+    const auto greater = [](uint64_t p, uint64_t q) { return p > q ? p : q; };
+    uint64_t found = 0;
+    if (output < a.kept.count)
+        found = find_in_line<TYPE>(a, offset_of(a.kept, a.kept_steps, output), begin, end,
+                                   by_warps ? thread_index() % WARP : thread_index(), by_warps ? WARP : CUDA_THREADS);
+    found = by_warps ? join_warp(found, greater) : join_block(found, shared, greater);
+    if (output < a.kept.count && thread_index() % (by_warps ? WARP : CUDA_THREADS) == 0)
+        put_best(a, output, part, best{found >> 32, UINT32_MAX - (uint32_t)found});
+}
+KERNEL(gm_arg_lines_f16, cuda_arg_reduce_args, CUDA_THREADS) { arg_lines<GM_T_F16>(a); }
+KERNEL(gm_arg_lines_bf16, cuda_arg_reduce_args, CUDA_THREADS) { arg_lines<GM_T_BF16>(a); }
+KERNEL(gm_arg_lines_f32, cuda_arg_reduce_args, CUDA_THREADS) { arg_lines<GM_T_F32>(a); }
 KERNEL(gm_arg_columns, cuda_arg_reduce_args, CUDA_THREADS) {
     SHARED best shared[COLUMN_LINES][COLUMN_WIDTH];
     const int x = thread_index() % COLUMN_WIDTH, line = thread_index() / COLUMN_WIDTH;

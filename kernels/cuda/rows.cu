@@ -1,4 +1,4 @@
-/* rows.cu - softmax, norms and gated units: work on rows, in float32.
+/* rows.cu - softmax and norms: work on rows, in float32.
  * A row is of groups of 16 bytes; group g belongs to thread g % T of the T that work on the row, a warp where it is
  * short, else a block. A thread keeps its first groups in registers, of long rows others in the block's memory, and
  * reads what is beyond them again. */
@@ -21,15 +21,17 @@ template <int TYPE, int EACH> struct row {
     float x[KEPT][GROUP];
 
     METHOD bool has(int64_t g, int j) const { return a.lines || g * GROUP + j < a.dim; }
+    METHOD group fetch(const raw *from, int64_t g) const {
+        if (a.lines) return ((const group *)from)[g];
+        group items = {};
+        UNROLL for (int j = 0; j < GROUP; j++)
+            if (has(g, j)) items.at[j] = from[g * GROUP + j];
+        return items;
+    }
     METHOD void load(float (&to)[GROUP], const raw *from, int64_t g) const {
-        if (a.lines) {
-            const group items = ((const group *)from)[g];
-            UNROLL for (int j = 0; j < GROUP; j++)
-                to[j] = widen<TYPE>(items.at[j]);
-        } else {
-            UNROLL for (int j = 0; j < GROUP; j++)
-                to[j] = has(g, j) ? widen<TYPE>(from[g * GROUP + j]) : 0.0f;
-        }
+        const group items = fetch(from, g);
+        UNROLL for (int j = 0; j < GROUP; j++)
+            to[j] = widen<TYPE>(items.at[j]);
     }
     METHOD void store(raw *to, int64_t g, const float (&from)[GROUP]) const {
         if (a.lines) {
@@ -159,19 +161,33 @@ template <int TYPE, int EACH, bool BY_WARPS, bool CENTERED> DEVICE void norm_row
     }
     squares = r.join(squares, add_floats);
     const float scale = 1.0f / sqrtf(squares / (float)a.dim + a.eps);
-    const raw *weight = (const raw *)a.weight, *bias = (const raw *)a.bias;
+    const raw *weight = (const raw *)a.weight, *bias = CENTERED ? (const raw *)a.bias : nullptr;
     raw *out = (raw *)a.out + index * a.dim;
-    r.each([&](int64_t g, float (&x)[GROUP]) {
-        float y[GROUP], w[GROUP], b[GROUP];
-        if (weight) r.load(w, weight, g);
-        if (bias) r.load(b, bias, g);
+    typedef typename row<TYPE, EACH>::group group;
+    const auto finish = [&](int64_t g, const float (&x)[GROUP], const group &w, const group &b) {
+        float y[GROUP];
         UNROLL for (int j = 0; j < GROUP; j++) {
             y[j] = (x[j] - mean) * scale;
-            if (weight && bias) y[j] = fmaf(y[j], w[j], b[j]);
-            else if (weight) y[j] *= w[j];
-            else if (bias) y[j] += b[j];
+            if (weight && bias) y[j] = fmaf(y[j], widen<TYPE>(w.at[j]), widen<TYPE>(b.at[j]));
+            else if (weight) y[j] *= widen<TYPE>(w.at[j]);
+            else if (bias) y[j] += widen<TYPE>(b.at[j]);
         }
         r.store(out, g, y);
+    };
+    constexpr int KEPT = row<TYPE, EACH>::KEPT;
+    constexpr int AHEAD = row<TYPE, EACH>::ALL_KEPT ? 2 : 1; /* groups of weights on their way at once */
+    UNROLL for (int first = 0; first < KEPT; first += AHEAD) {
+        group w[AHEAD] = {}, b[AHEAD] = {};
+        UNROLL for (int v = 0; v < AHEAD; v++) {
+            if (r.place(first + v) >= r.groups) continue;
+            if (weight) w[v] = r.fetch(weight, r.place(first + v));
+            if (bias) b[v] = r.fetch(bias, r.place(first + v));
+        }
+        UNROLL for (int v = 0; v < AHEAD; v++)
+            if (r.place(first + v) < r.groups) finish(r.place(first + v), r.x[first + v], w[v], b[v]);
+    }
+    r.each_beyond(false, [&](int64_t g, float (&x)[GROUP]) {
+        finish(g, x, weight ? r.fetch(weight, g) : group{}, bias ? r.fetch(bias, g) : group{});
     });
 }
 template <int TYPE, int EACH, bool BY_WARPS> DEVICE void rms_norm_row(const cuda_rows_args &a) {
@@ -182,7 +198,9 @@ template <int TYPE, int EACH, bool BY_WARPS> DEVICE void layer_norm_row(const cu
 }
 #define ROWS_OF(name, TYPE, RUN)                                                                                       \
     KERNEL(gm_##name##_short, cuda_rows_args, CUDA_THREADS) { RUN<TYPE, CUDA_ROW_SHORT, true>(a); }                    \
-    KERNEL(gm_##name, cuda_rows_args, CUDA_ROW_THREADS) { RUN<TYPE, CUDA_ROW_EACH, false>(a); }                        \
+    KERNEL(gm_##name, cuda_rows_args, CUDA_ROW_THREADS) {                                                              \
+        RUN<TYPE, CUDA_ROW_EACH(sizeof(float_item<TYPE>::raw)), false>(a);                                             \
+    }                                                                                                                  \
     KERNEL(gm_##name##_long, cuda_rows_args, CUDA_ROW_THREADS) { RUN<TYPE, CUDA_ROW_LONG, false>(a); }
 #define ROWS(name)                                                                                                     \
     ROWS_OF(name##_f16, GM_T_F16, name##_row)                                                                          \
@@ -191,24 +209,3 @@ template <int TYPE, int EACH, bool BY_WARPS> DEVICE void layer_norm_row(const cu
 ROWS(softmax)
 ROWS(rms_norm)
 ROWS(layer_norm)
-
-/* As glu.inc of the processor has it. */
-DEVICE float gelu_tanh(float x) {
-    const float cube = x * x * x, u = 1.5957691216057308f * fmaf(0.044715f, cube, x); /* 2 sqrt(2 / pi) */
-    return x * vf_sigmoid(u);
-}
-DEVICE float glu_value(const cuda_glu_args &a, float gate, float up) {
-    if (a.kind == GM_GLU_SILU) return gate * vf_sigmoid(gate) * up;
-    if (a.kind == GM_GLU_GELU) return gelu_tanh(gate) * up;
-    const float g = vf_min(a.limit, gate), u = vf_max(-a.limit, vf_min(a.limit, up)); /* NaN stays */
-    return g * vf_sigmoid(a.alpha * g) * (u + 1.0f);
-}
-KERNEL(gm_glu, cuda_glu_args, CUDA_THREADS) {
-    const int64_t first = block_index() * CUDA_THREADS * CUDA_EACH + thread_index(), n = a.rows * a.dim;
-    UNROLL for (int e = 0; e < CUDA_EACH; e++) {
-        const int64_t i = first + e * CUDA_THREADS;
-        if (i >= n) continue;
-        const int64_t r = i / a.dim, column = i - r * a.dim;
-        a.out[i] = glu_value(a, a.gate[r * a.gate_stride + column], a.up[r * a.up_stride + column]);
-    }
-}

@@ -1,7 +1,8 @@
 /* scan.cu - cumulative sums, products, extremes and log-sums along one axis of contiguous arrays.
  * The axis is cut into chunks, by its length alone: first the totals of all chunks, then what comes before each, then
- * the chunks again. Along the last axis a thread of a block takes CUDA_SCAN_EACH elements in order; along another a
- * thread is a column. Sums and products of floats are float64, as in reductions. */
+ * the chunks again. Along the last axis a thread of a block takes CUDA_SCAN_EACH elements in order, and the totals of
+ * floats are those of reductions.cu; along another a thread is a column. Sums of floats are float64; joins.cuh
+ * says what products are. */
 #include "joins.cuh"
 
 /* Which element comes i-th, in elements of a row. */
@@ -105,6 +106,59 @@ template <class J, class L> DEVICE void scan_rows(const cuda_scan_args &a) {
     default: stage_out((uint64_t *)a.out + base, count);
     }
 }
+/* The second pass over rows of floats, forwards: a thread's elements come from the block's memory and go back to it by
+ * 16 bytes, after which is a gap of as many. Chunks come from the last, for what was read last is near. */
+template <class J, int TYPE> DEVICE void scan_lines(const cuda_scan_args &a) {
+    typedef typename J::acc acc;
+    typedef typename float_item<TYPE>::raw raw;
+    constexpr int EACH = CUDA_SCAN_EACH, GROUP = 16 / (int)sizeof(raw), GROUPS = EACH / GROUP, LINE = EACH + GROUP;
+    typedef pack<raw, GROUP> group;
+    SHARED acc shared[CUDA_THREADS / WARP];
+    raw *room = (raw *)block_memory(), *own_room = room + thread_index() * LINE;
+    const int64_t which = block_count() - 1 - block_index(), row = which / a.chunks;
+    const int64_t begin = which % a.chunks * CUDA_SCAN_CHUNK, left = a.length - begin;
+    const int count = left < CUDA_SCAN_CHUNK ? (int)left : CUDA_SCAN_CHUNK, have = count - thread_index() * EACH;
+    const raw *in = (const raw *)a.in + row * a.length + begin;
+    raw *out = (raw *)a.out + row * a.length + begin;
+    const bool lines = count == CUDA_SCAN_CHUNK && ((uintptr_t)in | (uintptr_t)out) % 16 == 0;
+    const auto room_of = [=](int v) { /* of the v-th group that this thread reads and writes */
+                                      const int g = v * CUDA_THREADS + thread_index();
+                                      return (group *)(room + g / GROUPS * LINE + g % GROUPS * GROUP);
+    };
+    if (lines) {
+        group staged[GROUPS];
+        UNROLL for (int v = 0; v < GROUPS; v++)
+            staged[v] = ((const group *)in)[v * CUDA_THREADS + thread_index()];
+        UNROLL for (int v = 0; v < GROUPS; v++)
+            *room_of(v) = staged[v];
+    } else {
+        for (int j = thread_index(); j < count; j += CUDA_THREADS) room[j / EACH * LINE + j % EACH] = in[j];
+    }
+    barrier();
+    group x[GROUPS];
+    UNROLL for (int v = 0; v < GROUPS; v++)
+        x[v] = ((const group *)own_room)[v];
+    acc own = J::start(a.op, TYPE), total;
+    UNROLL for (int e = 0; e < EACH; e++)
+        if (e < have) own = J::take(own, widen<TYPE>(x[e / GROUP].at[e % GROUP]), a.op, TYPE);
+    acc run = before_thread<J>(a, own, shared, &total);
+    if (a.carries) run = J::join(((const acc *)a.carries)[which], run, a.op, TYPE);
+    UNROLL for (int e = 0; e < EACH; e++) {
+        const acc before = run;
+        if (e < have) run = J::take(run, widen<TYPE>(x[e / GROUP].at[e % GROUP]), a.op, TYPE);
+        J::store(x[e / GROUP].at, e % GROUP, a.exclusive ? before : run, TYPE, a.op, TYPE);
+    }
+    UNROLL for (int v = 0; v < GROUPS; v++)
+        ((group *)own_room)[v] = x[v];
+    if (a.exclusive && begin == 0 && thread_index() == 0) store_scan<J>(a, room, 0, J::start(a.op, TYPE), true);
+    barrier();
+    if (lines) {
+        UNROLL for (int v = 0; v < GROUPS; v++)
+            ((group *)out)[v * CUDA_THREADS + thread_index()] = *room_of(v);
+    } else {
+        for (int j = thread_index(); j < count; j += CUDA_THREADS) out[j] = room[j / EACH * LINE + j % EACH];
+    }
+}
 template <class J, class L> DEVICE void scan_columns(const cuda_scan_args &a) {
     typedef typename J::acc acc;
     const int64_t i = block_index() * CUDA_THREADS + thread_index(), columns = a.rows * a.inner;
@@ -147,10 +201,15 @@ template <class J> DEVICE void scan_carries(const cuda_scan_args &a) {
     KERNEL(gm_scan_rows_##name, cuda_scan_args, CUDA_THREADS) { scan_rows<J, L>(a); }                                  \
     KERNEL(gm_scan_columns_##name, cuda_scan_args, CUDA_THREADS) { scan_columns<J, L>(a); }                            \
     KERNEL(gm_scan_carries_##name, cuda_scan_args, CUDA_THREADS) { scan_carries<J>(a); }
-SCANS(sum, join_sum, any_floats)
-SCANS(prod, join_prod, any_floats)
-SCANS(max, join_max, any_floats)
-SCANS(min, join_min, any_floats)
-SCANS(logsumexp, join_logsumexp, any_floats)
+#define FLOAT_SCANS(name)                                                                                              \
+    SCANS(name, join_##name, any_floats)                                                                               \
+    KERNEL(gm_scan_lines_##name##_f16, cuda_scan_args, CUDA_THREADS) { scan_lines<join_##name, GM_T_F16>(a); }         \
+    KERNEL(gm_scan_lines_##name##_bf16, cuda_scan_args, CUDA_THREADS) { scan_lines<join_##name, GM_T_BF16>(a); }       \
+    KERNEL(gm_scan_lines_##name##_f32, cuda_scan_args, CUDA_THREADS) { scan_lines<join_##name, GM_T_F32>(a); }
+FLOAT_SCANS(sum)
+FLOAT_SCANS(prod)
+FLOAT_SCANS(max)
+FLOAT_SCANS(min)
+FLOAT_SCANS(logsumexp)
 SCANS(int, join_int, any_ints)
 SCANS(complex, join_complex, any_complex)

@@ -111,7 +111,7 @@ template <class K> DEVICE void sort_short(const cuda_sort_args &a) {
         }
         return;
     }
-    uint64_t bits[CUDA_SORT_SHORT / CUDA_THREADS]; /* out may be where the elements are: all are read before it is written */
+    uint64_t bits[CUDA_SORT_SHORT / CUDA_THREADS]; /* all are read first: out may be where they are */
     UNROLL for (int e = 0; e < CUDA_SORT_SHORT / CUDA_THREADS; e++) {
         const int i = e * CUDA_THREADS + thread_index();
         if (i < n) bits[e] = sorted_bits(a, row, indices[i]);

@@ -45,10 +45,13 @@ bool cuda_is_lost(gm_device_state *d) {
     if (forked || lost) snprintf(reason, sizeof reason, "%s", forked ? DRIVER_FORKED : d->why);
     return forked || lost;
 }
-/* The context becomes this thread's. */
 gm_device_result cuda_enter(gm_device_state *d, const char *what) {
     if (cuda_is_lost(d)) return DEVICE_LOST;
-    return cuda_fails(d, d->driver->context_set(d->context), what);
+    return cuda_fails(d, d->driver->context_push(d->context), what);
+}
+void cuda_leave(const gm_device_state *d) {
+    driver_context *own;
+    d->driver->context_pop(&own); /* it was pushed */
 }
 
 gm_device_result cuda_issue(gm_device_state *d, gm_kernel fn, const void *args, int64_t n) {
@@ -57,6 +60,7 @@ gm_device_result cuda_issue(gm_device_state *d, gm_kernel fn, const void *args, 
     issuing = d;
     fn(args, 0, n);
     issuing = NULL;
+    cuda_leave(d);
     return outcome;
 }
 
@@ -81,7 +85,10 @@ void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, 
     cuda_start_grid(kernel, (int64_t[]){blocks, 1, 1}, threads, shared, params);
 }
 
-bool cuda_has_group_mma(void) { return issuing->group_mma; }
+bool cuda_has_wgmma(void) { return issuing->wgmma; }
+/* Of what kernels declare of their own, the largest with memory that the launch gives has less. */
+#define DECLARED 3072
+size_t cuda_block_memory(void) { return (size_t)issuing->block_memory - DECLARED; }
 
 void cuda_refuse(const char *what) {
     snprintf(reason, sizeof reason, "%s is more than the GPU's kernels take: pass stream=mx.cpu", what);

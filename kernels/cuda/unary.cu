@@ -2,14 +2,14 @@
  * registers than it needs. */
 #include "maps.cuh"
 
-template <int TYPE, int OP, bool IS_LIGHT> DEVICE void unary_floats(const cuda_unary_args &a) {
+template <int TYPE, int OP> DEVICE void unary_floats(const cuda_unary_args &a) {
     typedef typename float_item<TYPE>::raw raw;
-    constexpr int N = float_each<TYPE, IS_LIGHT>::N;
+    constexpr int N = float_each<TYPE>::N;
     map_unary<raw, raw, N>(a, [](raw x) { return narrow<TYPE>(unary_float(widen<TYPE>(x), OP, TYPE)); });
 }
 template <int TYPE, int OP> DEVICE void test_floats(const cuda_unary_args &a) {
     typedef typename float_item<TYPE>::raw raw;
-    constexpr int N = float_each<TYPE, LIGHT>::N;
+    constexpr int N = float_each<TYPE>::N;
     map_unary<uint8_t, raw, N>(a, [](raw x) { return (uint8_t)unary_test(widen<TYPE>(x), OP); });
 }
 template <class RAW, int OP> DEVICE void unary_ints_of(const cuda_unary_args &a) {
@@ -30,10 +30,10 @@ template <int OP> DEVICE void unary_ints(const cuda_unary_args &a) {
     default: unary_ints_of<uint64_t, OP>(a);
     }
 }
-#define UNARY_VALUE(name, doc, result, work, ...)                                                                      \
-    KERNEL(gm_unary_##name##_f32, cuda_unary_args, CUDA_THREADS) { unary_floats<GM_T_F32, GM_U_##name, work>(a); }     \
-    KERNEL(gm_unary_##name##_f16, cuda_unary_args, CUDA_THREADS) { unary_floats<GM_T_F16, GM_U_##name, work>(a); }     \
-    KERNEL(gm_unary_##name##_bf16, cuda_unary_args, CUDA_THREADS) { unary_floats<GM_T_BF16, GM_U_##name, work>(a); }   \
+#define UNARY_VALUE(name, ...)                                                                                         \
+    KERNEL(gm_unary_##name##_f32, cuda_unary_args, CUDA_THREADS) { unary_floats<GM_T_F32, GM_U_##name>(a); }           \
+    KERNEL(gm_unary_##name##_f16, cuda_unary_args, CUDA_THREADS) { unary_floats<GM_T_F16, GM_U_##name>(a); }           \
+    KERNEL(gm_unary_##name##_bf16, cuda_unary_args, CUDA_THREADS) { unary_floats<GM_T_BF16, GM_U_##name>(a); }         \
     KERNEL(gm_unary_##name##_int, cuda_unary_args, CUDA_THREADS) { unary_ints<GM_U_##name>(a); }
 #define UNARY_TEST(name, ...)                                                                                          \
     KERNEL(gm_unary_##name##_f32, cuda_unary_args, CUDA_THREADS) { test_floats<GM_T_F32, GM_U_##name>(a); }            \

@@ -585,6 +585,20 @@ def test_reductions_whose_prefixes_are_finite(name, dtype):
                                            atol=scale)                 # a rounding each
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("n", [7, 250, 1000, 5000])
+def test_running_products_whose_prefixes_are_finite(n, reverse):
+    exponent = np.random.default_rng(n).uniform(-62, 62, n)
+    for x in (np.exp2(np.diff(exponent, prepend=0)), np.resize([1e-30, 1e30, 1e30, 1e-30], n)):
+        x = x.astype(np.float32)[::-1] if reverse else x.astype(np.float32)
+        steps = prefixes(x[::-1] if reverse else x, "prod")
+        steps = (steps[::-1] if reverse else steps).astype(np.float64)
+        a = mx.array(x)
+        columns = mx.cumprod(mx.contiguous(mx.broadcast_to(a[:, None], (n, 3))), axis=0, reverse=reverse)
+        for got in (mx.cumprod(a, reverse=reverse), columns[:, 1]):
+            np.testing.assert_allclose(values_of(got), steps, rtol=1e-5 + 1.2e-7 * n)
+
+
 def test_a_zero_before_large_numbers():
     x = mx.array([0.0] + [1e30] * 40)
     assert mx.prod(x).item() == 0 and mx.cumprod(x).tolist() == [0] * 41

@@ -197,12 +197,16 @@ static void bench_reductions(void) {
 static void bench_orders(void) {
     const int64_t n = ((int64_t)16 << 20) / divisor, one = 1, none = 0, row = 1024, places = 65536 / divisor;
     char *a = filled(4 * n, GM_T_F32), *out = filled(4 * n, GM_T_F32), *index = device_memory((size_t)n * 4);
+    char *rows = device_memory((size_t)(n / row) * 4);
     int32_t *host = host_memory((size_t)n * 4);
     workspace_block = device_memory((size_t)n * 32 + (4 << 20));
     workspace_size = (size_t)n * 32 + (4 << 20);
     for (int64_t i = 0; i < n; i++)
         host[i] = (int32_t)below(places);
     copy_bytes(index, host, (size_t)n * 4);
+    for (int64_t i = 0; i < n / row; i++)
+        host[i] = (int32_t)below(n / row);
+    copy_bytes(rows, host, (size_t)(n / row) * 4);
     gm_scan_args scan = {out, a, GM_R_SUM, GM_T_F32, false, false, n, 1, NULL};
     report("cumsum of 16M f32", seconds_of(run_scan, &scan, 1), 8.0 * (double)n, 0, 62);
     gm_sort_args sort = {out, a, NULL, GM_T_F32, false, n};
@@ -211,7 +215,7 @@ static void bench_orders(void) {
     report("argsort of rows of 1024 f32", seconds_of(run_sort, &sort, n / 1024), 8.0 * (double)n, 0, 10);
     gm_index_args take = {.out = out,
                           .in = a,
-                          .index = index,
+                          .index = rows,
                           .type = GM_T_F32,
                           .in_type = GM_T_F32,
                           .index_type = GM_T_I32,

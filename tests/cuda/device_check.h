@@ -11,7 +11,9 @@
 
 static gm_device_state *device;
 static long passed, failed;
-__attribute__((unused)) static int repeats = 2; /* runs of each case on the device, which must agree in every bit */
+/* Of each contract; runs of each on the device, which must agree in every bit; elements of its operands. */
+__attribute__((unused)) static int cases = 60, repeats = 2;
+__attribute__((unused)) static const int64_t most_elements = 3000;
 
 /* ---- numbers that are the same on every machine ---- */
 static uint64_t seed = 0x9e3779b97f4a7c15ull;

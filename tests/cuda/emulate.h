@@ -11,12 +11,15 @@ using std::isfinite;
 using std::isinf;
 using std::isnan;
 
+/* What the driver knows of a kernel (fake_driver.c). */
+struct emulated_facts { int threads, bytes; };
+
 #define DEVICE static inline __attribute__((always_inline, unused))
 #define DEVICE_CALL static __attribute__((noinline, unused))
 #define METHOD inline __attribute__((always_inline))
 #define KERNEL(name, ARGS, threads)                                                                                    \
     static void name##_thread(const ARGS &a);                                                                          \
-    extern "C" const int name##_threads = (threads);                                                                   \
+    extern "C" __attribute__((visibility("default"))) const emulated_facts name##_facts = {(threads), sizeof(ARGS)};   \
     extern "C" __attribute__((visibility("default"))) void name(const void *args) {                                    \
         name##_thread(*static_cast<const ARGS *>(args));                                                               \
     }                                                                                                                  \
@@ -179,16 +182,16 @@ DEVICE void commit_copies() {}
 template <int pending> DEVICE void wait_copies() {}
 
 /* The tensor cores of sm_90a: each thread makes its own results from the block's memory. */
-#define HAS_GROUP_MMA 1
+#define HAS_WGMMA 1
 struct block_matrix {
     const char *at;
     int across;
 };
 DEVICE block_matrix matrix_at(const void *p, int across) { return {static_cast<const char *>(p), across}; }
 DEVICE void show_copies() {}
-DEVICE void group_mma_begin() {}
-DEVICE void group_mma_commit() {}
-template <int pending> DEVICE void group_mma_wait() {}
+DEVICE void wgmma_begin() {}
+DEVICE void wgmma_commit() {}
+template <int pending> DEVICE void wgmma_wait() {}
 static inline float emulated_item(const block_matrix &m, bool along_k, int line, int k, emulated_widen widen) {
     const int at = along_k ? line / 8 * 1024 + line % 8 * 128 + k * 2
                            : line / 64 * m.across + k / 8 * 1024 + k % 8 * 128 + line % 64 * 2;
@@ -197,10 +200,11 @@ static inline float emulated_item(const block_matrix &m, bool along_k, int line,
     memcpy(&item, reinterpret_cast<const void *>(plain ^ (plain >> 7 & 7) << 4), 2);
     return widen(item);
 }
-static inline void emulated_group_mma(float *d, block_matrix a, block_matrix b, bool a_along_k, bool b_along_k,
-                                      emulated_widen widen) {
+template <int N>
+static inline void emulated_wgmma(float (&d)[N], block_matrix a, block_matrix b, bool a_along_k, bool b_along_k,
+                                  emulated_widen widen) {
     const int lane = thread_index() % 32, warp = thread_index() / 32 % 4;
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < N; i++) {
         const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
         float sum = 0;
         for (int k = 0; k < 16; k++)
@@ -208,10 +212,10 @@ static inline void emulated_group_mma(float *d, block_matrix a, block_matrix b, 
         d[i] += sum;
     }
 }
-template <bool A_ALONG_K, bool B_ALONG_K> DEVICE void group_mma_f16(float (&d)[64], block_matrix a, block_matrix b) {
-    emulated_group_mma(d, a, b, A_ALONG_K, B_ALONG_K, emulated_half);
+template <bool A_ALONG_K, bool B_ALONG_K, int N> DEVICE void wgmma_f16(float (&d)[N], block_matrix a, block_matrix b) {
+    emulated_wgmma(d, a, b, A_ALONG_K, B_ALONG_K, emulated_half);
 }
-template <bool A_ALONG_K, bool B_ALONG_K> DEVICE void group_mma_bf16(float (&d)[64], block_matrix a, block_matrix b) {
-    emulated_group_mma(d, a, b, A_ALONG_K, B_ALONG_K, emulated_bfloat);
+template <bool A_ALONG_K, bool B_ALONG_K, int N> DEVICE void wgmma_bf16(float (&d)[N], block_matrix a, block_matrix b) {
+    emulated_wgmma(d, a, b, A_ALONG_K, B_ALONG_K, emulated_bfloat);
 }
 #endif

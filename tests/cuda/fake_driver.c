@@ -3,14 +3,19 @@
  * that faults when the host touches it; it opens while a launch or a copy runs. What lies between two blocks of it, or
  * was freed, is poisoned for AddressSanitizer. No address is given out twice.
  *
+ * Launches and copies run at once, or, with GOMLX_FAKE_LATE=1, on a thread of their own and as late as may be: when
+ * somebody asks for an event after them, or gives memory back. A wait that is missing shows.
+ *
  * fake_fail("alloc", 3) makes the third allocation from now on fail, fake_fail("alloc", 0) none; "pinned", "copy",
  * "launch", "load" (a module or a function) and "mark" likewise, and "lose": the call of any kind at which the card
- * falls off the bus. fake_count gives the calls so far, fake_used the bytes in use. GOMLX_FAKE_VERSION,
- * GOMLX_FAKE_COUNT and GOMLX_FAKE_MAJOR are what the driver says of itself and its cards; GOMLX_FAKE_INIT is what
- * cuInit returns. */
+ * falls off the bus. fake_count gives the calls so far, fake_used the bytes in use, fake_retained how often a card's
+ * context was retained. GOMLX_FAKE_VERSION, GOMLX_FAKE_COUNT and GOMLX_FAKE_MAJOR are what the driver says of itself
+ * and its cards, whose blocks have as much memory as the least of that major version; GOMLX_FAKE_INIT is what cuInit
+ * returns. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -32,7 +37,8 @@
 #define MEMORY ((size_t)4 << 30) /* bytes of them at a time */
 #define GAP ((size_t)256)
 #define PAGE ((size_t)2 << 20) /* a huge one */
-enum { SUCCESS, INVALID = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, ILLEGAL = 700 };
+#define CARDS 8
+enum { SUCCESS, INVALID = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL = 700 };
 
 typedef enum { ALLOC, PINNED, COPY, LAUNCH, LOAD, MARK, LOSE, KINDS } call_kind;
 static const char *const kinds[KINDS] = {"alloc", "pinned", "copy", "launch", "load", "mark", "lose"};
@@ -42,12 +48,36 @@ typedef struct block {
     size_t bytes;
 } block;
 
+typedef struct { int threads, bytes; } kernel_facts; /* emulate.h: threads of a block at most, bytes of parameters */
+typedef struct function {
+    struct function *next;
+    void (*fn)(const void *);
+    const kernel_facts *facts;
+    int shared; /* bytes of a block's memory that were asked for */
+} function;
+/* A launch, or a copy where fn is NULL. */
+typedef struct work {
+    struct work *next;
+    uint64_t number;
+    void (*fn)(const void *);
+    unsigned grid[3], threads;
+    size_t shared, bytes;
+    void *to;
+    const void *from;
+    _Alignas(16) char args[];
+} work;
+typedef struct { uint64_t after; } event; /* the number of what was asked for before it */
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char *heap;
 static block *blocks;
 static size_t top, used; /* bytes of addresses that were given out, and bytes in use */
 static long fail_at[KINDS], calls[KINDS];
 static bool is_lost;
+static function *functions; /* all, for leak checkers */
+static struct { int retained; } contexts[CARDS];
+static _Thread_local void *current[16];
+static _Thread_local int depth;
 
 void emulated_launch(void (*fn)(const void *), const void *args, const unsigned *grid, unsigned threads, size_t memory)
     __attribute__((weak));
@@ -64,9 +94,18 @@ EXPORT long fake_count(const char *what) {
     return -1;
 }
 EXPORT size_t fake_used(void) { return used; }
+EXPORT int fake_retained(int card) { return contexts[card].retained; }
 
+static bool in_context(void) {
+    for (int i = 0; i < CARDS && depth > 0; i++)
+        if (current[depth - 1] == &contexts[i] && contexts[i].retained > 0)
+            return true;
+    return false;
+}
 /* What a call returns before it does anything. */
 static int fails(call_kind kind, int error) {
+    if (!in_context())
+        return NO_CONTEXT;
     if (++calls[LOSE] == fail_at[LOSE])
         is_lost = true;
     calls[kind]++;
@@ -92,6 +131,85 @@ static void close_heap(size_t opened) {
         pkey_set(key, PKEY_DISABLE_ACCESS);
     else if (opened)
         mprotect(heap, opened, PROT_NONE);
+}
+
+/* ---- the line of work ---- */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    work *first, *last;
+    uint64_t asked, wanted, done; /* numbers: of the last, of the last that somebody waits for, of the last that ran */
+    bool has_thread;
+} line = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void run_work(work *w) {
+    pthread_mutex_lock(&lock);
+    const size_t opened = open_heap();
+    if (w->fn)
+        emulated_launch(w->fn, w->args, w->grid, w->threads, w->shared);
+    else
+        memmove(w->to, w->from, w->bytes);
+    close_heap(opened);
+    pthread_mutex_unlock(&lock);
+    free(w);
+}
+static void *run_line(void *unused) {
+    pthread_mutex_lock(&line.lock);
+    for (;;) {
+        work *w = line.first;
+        if (!w || w->number > line.wanted) {
+            pthread_cond_wait(&line.changed, &line.lock);
+            continue;
+        }
+        line.first = w->next;
+        const uint64_t number = w->number;
+        pthread_mutex_unlock(&line.lock);
+        run_work(w);
+        pthread_mutex_lock(&line.lock);
+        line.done = number;
+        pthread_cond_broadcast(&line.changed);
+    }
+    return unused;
+}
+static int add_work(work *w) {
+    pthread_t thread;
+    if (!said("GOMLX_FAKE_LATE", 0)) {
+        run_work(w);
+        return SUCCESS;
+    }
+    pthread_mutex_lock(&line.lock);
+    if (!line.has_thread && pthread_create(&thread, NULL, run_line, NULL) == 0) {
+        pthread_detach(thread);
+        line.has_thread = true;
+    }
+    w->number = ++line.asked;
+    w->next = NULL;
+    if (line.first)
+        line.last->next = w;
+    else
+        line.first = w;
+    line.last = w;
+    pthread_mutex_unlock(&line.lock);
+    return SUCCESS;
+}
+/* Whether all up to a number has run; from now on somebody waits for it. */
+static bool has_run(uint64_t number, bool wait) {
+    pthread_mutex_lock(&line.lock);
+    if (number > line.wanted) {
+        line.wanted = number;
+        pthread_cond_broadcast(&line.changed);
+    }
+    while (wait && line.done < number)
+        pthread_cond_wait(&line.changed, &line.lock);
+    const bool done = line.done >= number;
+    pthread_mutex_unlock(&line.lock);
+    return done;
+}
+static void finish_line(void) {
+    pthread_mutex_lock(&line.lock);
+    const uint64_t all = line.asked;
+    pthread_mutex_unlock(&line.lock);
+    has_run(all, true);
 }
 
 EXPORT int cuInit(unsigned flags) {
@@ -124,9 +242,11 @@ EXPORT int cuDeviceGetName(char *name, int bytes, int device) {
     snprintf(name, (size_t)bytes, "a card that is not there");
     return SUCCESS;
 }
+static int major(void) { return said("GOMLX_FAKE_MAJOR", 9); }
+static size_t block_memory(void) { return (size_t)(major() == 9 || major() == 10 ? 227 : 99) << 10; }
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
     (void)device;
-    *value = attribute == 75 ? said("GOMLX_FAKE_MAJOR", 9) : 0;
+    *value = attribute == 75 ? major() : attribute == 97 ? (int)block_memory() : 0;
     return SUCCESS;
 }
 EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device) {
@@ -135,24 +255,39 @@ EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device) {
     return SUCCESS;
 }
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
-    (void)device;
-    *context = &heap;
+    *context = &contexts[device];
+    contexts[device].retained++;
     return SUCCESS;
 }
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
-    (void)device;
+    contexts[device].retained--;
     return SUCCESS;
 }
-EXPORT int cuCtxSynchronize(void) { return 0; }
-EXPORT int cuCtxSetCurrent(void *context) {
-    (void)context;
+EXPORT int cuCtxSynchronize(void) {
+    if (!in_context())
+        return NO_CONTEXT;
+    finish_line();
+    return is_lost ? ILLEGAL : SUCCESS;
+}
+EXPORT int cuCtxPushCurrent_v2(void *context) {
+    if (depth == sizeof current / sizeof *current)
+        return INVALID;
+    current[depth++] = context;
+    return SUCCESS;
+}
+EXPORT int cuCtxPopCurrent_v2(void **context) {
+    if (depth == 0)
+        return NO_CONTEXT;
+    *context = current[--depth];
     return SUCCESS;
 }
 EXPORT int cuCtxGetCurrent(void **context) {
-    *context = &heap;
+    *context = depth > 0 ? current[depth - 1] : NULL;
     return SUCCESS;
 }
 EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    if (!in_context())
+        return NO_CONTEXT;
     *total = MEMORY;
     *free_bytes = MEMORY - used;
     return SUCCESS;
@@ -179,6 +314,9 @@ EXPORT int cuMemAlloc_v2(uint64_t *at, size_t bytes) {
 }
 EXPORT int cuMemFree_v2(uint64_t at) {
     int error = INVALID;
+    if (!in_context())
+        return NO_CONTEXT;
+    finish_line();
     pthread_mutex_lock(&lock);
     for (block **b = &blocks; *b; b = &(*b)->next)
         if ((uint64_t)(uintptr_t)(*b)->at == at) {
@@ -204,48 +342,56 @@ EXPORT int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
     return *memory ? SUCCESS : error ? error : OUT_OF_MEMORY;
 }
 EXPORT int cuMemFreeHost(void *memory) {
+    if (!in_context())
+        return NO_CONTEXT;
+    finish_line();
     free(memory);
     return SUCCESS;
 }
 EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
     const int error = fails(COPY, INVALID);
     (void)stream;
-    if (error)
-        return error;
-    pthread_mutex_lock(&lock);
-    const size_t opened = open_heap();
-    memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
-    close_heap(opened);
-    pthread_mutex_unlock(&lock);
-    return SUCCESS;
+    work *w = error ? NULL : malloc(sizeof *w);
+    if (!w)
+        return error ? error : OUT_OF_MEMORY;
+    *w = (work){.to = (void *)(uintptr_t)to, .from = (const void *)(uintptr_t)from, .bytes = bytes};
+    return add_work(w);
 }
 EXPORT int cuStreamCreate(void **stream, unsigned flags) {
     (void)flags;
     *stream = &used;
-    return SUCCESS;
+    return in_context() ? SUCCESS : NO_CONTEXT;
 }
 EXPORT int cuStreamDestroy_v2(void *stream) {
     (void)stream;
     return SUCCESS;
 }
-EXPORT int cuEventCreate(void **event, unsigned flags) {
+EXPORT int cuEventCreate(event **out, unsigned flags) {
+    static event all[4096]; /* never given back */
+    static atomic_int count;
+    const int at = atomic_fetch_add(&count, 1);
     (void)flags;
-    *event = calls;
+    if (!in_context() || at >= 4096)
+        return in_context() ? OUT_OF_MEMORY : NO_CONTEXT;
+    *out = &all[at];
     return SUCCESS;
 }
-EXPORT int cuEventDestroy_v2(void *event) {
-    (void)event;
+EXPORT int cuEventDestroy_v2(event *e) {
+    (void)e;
     return SUCCESS;
 }
-EXPORT int cuEventRecord(void *event, void *stream) {
-    (void)event, (void)stream;
-    return fails(MARK, INVALID);
+EXPORT int cuEventRecord(event *e, void *stream) {
+    const int error = fails(MARK, INVALID);
+    (void)stream;
+    if (error)
+        return error;
+    pthread_mutex_lock(&line.lock);
+    e->after = line.asked;
+    pthread_mutex_unlock(&line.lock);
+    return SUCCESS;
 }
-EXPORT int cuEventQuery(void *event) {
-    (void)event;
-    return is_lost ? ILLEGAL : SUCCESS;
-}
-EXPORT int cuEventElapsedTime(float *ms, void *from, void *to) {
+EXPORT int cuEventQuery(event *e) { return is_lost ? ILLEGAL : has_run(e->after, false) ? SUCCESS : NOT_READY; }
+EXPORT int cuEventElapsedTime(float *ms, event *from, event *to) {
     (void)from, (void)to;
     *ms = 1;
     return SUCCESS;
@@ -260,32 +406,41 @@ EXPORT int cuModuleLoadData(void **module, const void *image) {
     *module = error ? NULL : this_library();
     return error ? error : *module ? SUCCESS : NOT_FOUND;
 }
-EXPORT int cuModuleGetFunction(void **function, void *module, const char *name) {
+EXPORT int cuModuleGetFunction(function **out, void *module, const char *name) {
     const int error = fails(LOAD, INVALID);
-    *function = error ? NULL : dlsym(module, name);
-    return error ? error : *function ? SUCCESS : NOT_FOUND;
+    char facts[128];
+    snprintf(facts, sizeof facts, "%s_facts", name);
+    void *fn = error ? NULL : dlsym(module, name);
+    function *f = fn ? malloc(sizeof *f) : NULL;
+    *out = f;
+    if (!f)
+        return error ? error : NOT_FOUND;
+    *f = (function){functions, NULL, dlsym(module, facts), 0};
+    memcpy(&f->fn, &fn, sizeof fn);
+    functions = f;
+    return SUCCESS;
 }
-EXPORT int cuFuncSetAttribute(void *function, int attribute, int value) {
-    (void)function, (void)attribute;
-    return value > 227 << 10 ? INVALID : SUCCESS;
+EXPORT int cuFuncSetAttribute(function *f, int attribute, int value) {
+    if (attribute != 8 || value < 0 || (size_t)value > block_memory())
+        return INVALID;
+    f->shared = value;
+    return SUCCESS;
 }
-EXPORT int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
+EXPORT int cuLaunchKernel(function *f, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
                           unsigned threads_z, unsigned shared, void *stream, void **params, void **extra) {
-    void (*fn)(const void *);
-    const unsigned grid[3] = {x, y, z};
     const int error = fails(LAUNCH, INVALID);
     (void)stream, (void)extra;
     if (error)
         return error;
-    if (!x || !y || !z || threads > 1024 || threads_y != 1 || threads_z != 1 || shared > 227 << 10)
+    if (!x || !y || !z || threads > (unsigned)f->facts->threads || threads_y != 1 || threads_z != 1 ||
+        shared > (unsigned)(f->shared > 48 << 10 ? f->shared : 48 << 10))
         return INVALID;
-    memcpy(&fn, &function, sizeof fn);
-    pthread_mutex_lock(&lock);
-    const size_t opened = open_heap();
-    emulated_launch(fn, params[0], grid, threads, shared);
-    close_heap(opened);
-    pthread_mutex_unlock(&lock);
-    return SUCCESS;
+    work *w = malloc(sizeof *w + (size_t)f->facts->bytes);
+    if (!w)
+        return OUT_OF_MEMORY;
+    *w = (work){.fn = f->fn, .grid = {x, y, z}, .threads = threads, .shared = shared};
+    memcpy(w->args, params[0], (size_t)f->facts->bytes);
+    return add_work(w);
 }
 EXPORT int cuGetErrorName(int error, const char **name) {
     *name = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"

@@ -4,8 +4,6 @@
 #define GOMLX_TESTS_LAYER_CHECKS_H
 #include "device_check.h"
 
-static int cases = 60;
-
 static operand random_operand(int64_t n, int type, values kind) {
     const operand o = operand_of((size_t)(n * bytes_of(type)) + 8);
     fill_random(o.host, n, type, kind);
@@ -146,10 +144,11 @@ static operand random_choice(int64_t items, int64_t count) {
     upload(o);
     return o;
 }
-static void quantized_case(int c, bool columns) {
-    gm_grouped w = {.matrices = 1 + below(3), .rows = 1 + below(c % 5 ? 30 : 200)};
+/* groups: of a row; 0: some. */
+static void quantized_case(int c, bool columns, int64_t groups) {
+    gm_grouped w = {.matrices = 1 + below(3), .rows = 1 + below(groups ? 4 : c % 5 ? 30 : 200)};
     choose_coding(c, &w);
-    w.k = w.group * (1 + below(columns ? 3 : c % 3 ? 8 : 40));
+    w.k = w.group * (groups ? groups : 1 + below(columns ? 3 : c % 3 ? 8 : 40));
     const bool gather = below(2);
     if (!gather)
         w.matrices = 1;
@@ -175,11 +174,13 @@ static void quantized_case(int c, bool columns) {
 }
 static void check_quantized_matmul(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory())
-        quantized_case(c, false);
+        quantized_case(c, false, 0);
+    for (int i = 0; i < 6; i++, free_memory()) /* affine, of 4 bits: rows that fit the memory of a block, or not */
+        quantized_case(12, false, i < 3 ? 5 : 800);
 }
 static void check_quantized_matmul_columns(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory())
-        quantized_case(c, true);
+        quantized_case(c, true, 0);
 }
 
 /* ---- rotary positions ---- */
@@ -196,18 +197,6 @@ static operand falling_frequencies(int64_t half) {
         floats_of(o.host)[i] = (float)pow(10000, -(double)i / (double)half);
     upload(o);
     return o;
-}
-static void check_rope_angles(void) {
-    for (int c = 0; c < cases; c++, free_memory()) {
-        const int64_t rows = 1 + below(9), half = 1 + below(70), n = rows * 2 * half;
-        const operand positions = random_positions(rows, 100000), freqs = falling_frequencies(half);
-        const operand out = operand_of((size_t)n * 4);
-        gm_rope_angles_args h = {floats_of(out.host), ints_of(positions.host), floats_of(freqs.host), half, 1.25f};
-        gm_rope_angles_args d = {floats_of(out.device), ints_of(positions.device), floats_of(freqs.device), half,
-                                 1.25f};
-        RUN_BOTH(rope_angles, h, d, rows, out, (size_t)n * 4);
-        compare_out("angles", out, n, GM_T_F32, 4, 0.01);
-    }
 }
 static void check_rope_table(void) {
     for (int c = 0; c < cases; c++, free_memory()) {
@@ -271,28 +260,6 @@ static void check_rope(void) {
 }
 
 /* ---- training ---- */
-static void check_glu_grad(void) {
-    for (int c = 0; c < cases; c++, free_memory()) {
-        static const int64_t sizes[] = {1, 31, 1024, 1025, 2500, 0};
-        const int64_t n = sizes[below(6)];
-        const operand gate = random_operand(n, GM_T_F32, c % 2 ? PLAIN : SPECIAL),
-                      up = random_operand(n, GM_T_F32, PLAIN);
-        const operand grad = random_operand(n, GM_T_F32, PLAIN), out = operand_of((size_t)n * 8 + 4);
-        gm_glu_grad_args h = {floats_of(out.host),
-                              floats_of(out.host) + n,
-                              floats_of(gate.host),
-                              floats_of(up.host),
-                              floats_of(grad.host),
-                              (gm_glu_kind)(c % 3),
-                              1.702f,
-                              2.0f},
-                         d = h;
-        d.dgate = floats_of(out.device), d.dup = floats_of(out.device) + n;
-        d.gate = floats_of(gate.device), d.up = floats_of(up.device), d.grad = floats_of(grad.device);
-        RUN_BOTH(glu_grad, h, d, n, out, (size_t)n * 8);
-        compare_out("both", out, 2 * n, GM_T_F32, 0.25, 0);
-    }
-}
 static const int64_t training_sizes[] = {1, 3, 31, 32, 33, 255, 256, 257, 1000, 2049};
 static void check_rms_norm_grad(void) {
     for (int c = 0; c < cases; c++, free_memory()) {
@@ -315,27 +282,6 @@ static void check_rms_norm_grad(void) {
         compare_out("dx", out, n, GM_T_F32, 256, floor);
         RUN_IN_PLACE(rms_norm_grad, d, grad, rows, out, grad, n * 4);
         compare_out("in place", out, n, GM_T_F32, 256, floor);
-    }
-}
-static void check_row_loss(void) {
-    for (int c = 0; c < cases; c++, free_memory()) {
-        const int64_t k = training_sizes[below(10)], rows = below(5), n = rows * k;
-        const operand logits = random_operand(n, GM_T_F32, PLAIN), targets = operand_of((size_t)rows * 4 + 4);
-        const operand out = operand_of((size_t)(rows + n) * 4 + 4);
-        for (int64_t i = 0; i < rows; i++)
-            ints_of(targets.host)[i] = (int32_t)below(k);
-        upload(targets);
-        gm_row_loss_args h = {floats_of(out.host),
-                              floats_of(out.host) + rows,
-                              floats_of(logits.host),
-                              ints_of(targets.host),
-                              k,
-                              c % 3 ? 0 : 6.0f},
-                         d = h;
-        d.loss = floats_of(out.device), d.grad = floats_of(out.device) + rows;
-        d.logits = floats_of(logits.device), d.targets = ints_of(targets.device);
-        RUN_BOTH(row_loss, h, d, rows, out, (size_t)(rows + n) * 4);
-        compare_out("loss and gradient", out, rows + n, GM_T_F32, 64, 1);
     }
 }
 
@@ -381,91 +327,6 @@ static void check_gated_delta(void) {
                                  values};
         RUN_BOTH(gated_delta, h, d, rows, out, (size_t)n * 4);
         compare_out("outputs and states", out, n, GM_T_F32, 256, largest_of(out, n, GM_T_F32));
-    }
-}
-/* Sequences of a few rows each, of which some begin and others go on. */
-typedef struct {
-    operand positions, first, states, addresses; /* states: [sequences][items]; addresses: one of each */
-    int64_t sequences, rows, items;
-    char *before; /* the states as they are before a run */
-} sequences_of_case;
-static sequences_of_case random_sequences(int64_t items) {
-    sequences_of_case s = {.sequences = 1 + below(4), .items = items};
-    int32_t first[8] = {0};
-    for (int64_t i = 0; i < s.sequences; i++)
-        first[i + 1] = first[i] + 1 + (int32_t)below(6);
-    s.rows = first[s.sequences];
-    s.positions = operand_of((size_t)s.rows * 4);
-    s.first = operand_of((size_t)(s.sequences + 1) * 4);
-    s.addresses = operand_of((size_t)s.sequences * sizeof(void *));
-    s.states = random_operand(s.sequences * items, GM_T_F32, SMALL);
-    s.before = host_memory((size_t)(s.sequences * items) * 4);
-    memcpy(s.before, s.states.host, (size_t)(s.sequences * items) * 4);
-    memcpy(s.first.host, first, (size_t)(s.sequences + 1) * 4);
-    for (int64_t i = 0; i < s.sequences; i++) {
-        const int32_t start = below(2) ? (int32_t)below(50) : 0;
-        for (int32_t r = first[i]; r < first[i + 1]; r++)
-            ints_of(s.positions.host)[r] = start + r - first[i];
-        ((char **)(void *)s.addresses.host)[i] = s.states.device + i * items * 4;
-    }
-    upload(s.positions);
-    upload(s.first);
-    upload(s.addresses);
-    for (int64_t i = 0; i < s.sequences; i++)
-        ((char **)(void *)s.addresses.host)[i] = s.states.host + i * items * 4;
-    return s;
-}
-/* The device's runs each begin with the states as they were. */
-#define RUN_SEQUENCES(name, s, h, d, out, n)                                                                           \
-    do {                                                                                                               \
-        contracts_cpu.name(&host_recorder, &(h), (s).rows);                                                            \
-        for (int run = 0; run < repeats; run++) {                                                                      \
-            copy_bytes((s).states.device, (s).before, (size_t)((s).sequences * (s).items) * 4);                        \
-            if (!device_cuda.contracts->name(&device_recorder, &(d), (s).rows))                                        \
-                failed++;                                                                                              \
-            compare_out("outputs", out, n, GM_T_F32, 256, largest_of(out, n, GM_T_F32));                               \
-            compare_out("states", (s).states, (s).sequences * (s).items, GM_T_F32, 256, 1);                            \
-        }                                                                                                              \
-    } while (0)
-static void check_recurrent_delta(void) {
-    for (int c = 0; c < cases; c++, free_memory()) {
-        const int64_t key_heads = 1 + below(3), heads = key_heads * (1 + below(3)), keys = 1 + below(70);
-        const int64_t values = 1 + below(20);
-        const sequences_of_case s = random_sequences(heads * values * keys);
-        const int64_t n = s.rows * heads * values;
-        const operand q = random_operand(s.rows * key_heads * keys, GM_T_F32, SMALL);
-        const operand k = random_operand(s.rows * key_heads * keys, GM_T_F32, SMALL);
-        const operand v = random_operand(n, GM_T_F32, PLAIN), decay = random_operand(s.rows * heads, GM_T_F32, SMALL);
-        const operand beta = random_operand(s.rows * heads, GM_T_F32, SMALL), out = operand_of((size_t)n * 4);
-        gm_recurrent_delta_args h = {{floats_of(out.host), floats_of(q.host), floats_of(k.host), floats_of(v.host),
-                                      floats_of(decay.host), floats_of(beta.host),
-                                      (gm_cache_address *)(void *)s.addresses.host, ints_of(s.positions.host),
-                                      ints_of(s.first.host), heads, key_heads, keys, values, c % 2},
-                                     s.sequences};
-        gm_recurrent_delta_args d = {{floats_of(out.device), floats_of(q.device), floats_of(k.device),
-                                      floats_of(v.device), floats_of(decay.device), floats_of(beta.device),
-                                      (gm_cache_address *)(void *)s.addresses.device, ints_of(s.positions.device),
-                                      ints_of(s.first.device), heads, key_heads, keys, values, c % 2},
-                                     s.sequences};
-        RUN_SEQUENCES(recurrent_delta, s, h, d, out, n);
-    }
-}
-static void check_recurrent_conv(void) {
-    for (int c = 0; c < cases; c++, free_memory()) {
-        const int64_t channels = 1 + below(300), taps = c % 2 ? 4 : 1 + below(7);
-        const sequences_of_case s = random_sequences((taps - 1) * channels);
-        const int64_t n = s.rows * channels;
-        const operand x = random_operand(n, GM_T_F32, PLAIN), weight = random_operand(channels * taps, GM_T_F32, SMALL);
-        const operand out = operand_of((size_t)n * 4);
-        gm_recurrent_conv_args h = {{floats_of(out.host), floats_of(x.host), floats_of(weight.host),
-                                     (gm_cache_address *)(void *)s.addresses.host, ints_of(s.positions.host),
-                                     ints_of(s.first.host), channels, taps},
-                                    s.sequences};
-        gm_recurrent_conv_args d = {{floats_of(out.device), floats_of(x.device), floats_of(weight.device),
-                                     (gm_cache_address *)(void *)s.addresses.device, ints_of(s.positions.device),
-                                     ints_of(s.first.device), channels, taps},
-                                    s.sequences};
-        RUN_SEQUENCES(recurrent_conv, s, h, d, out, n);
     }
 }
 

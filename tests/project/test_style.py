@@ -47,7 +47,7 @@ def test_clang_format_finds_nothing():
 def test_lines_of_c_are_short():
     long = []
     for path in tracked():
-        if path.endswith((".c", ".h", ".inc", ".def")):
+        if path.endswith((".c", ".h", ".inc", ".def", ".cu", ".cuh")):
             with open(os.path.join(ROOT, path), encoding="utf-8") as file:
                 long += [f"{path}:{number}" for number, line in enumerate(file, 1) if len(line.rstrip("\n")) > LIMIT]
     assert not long, long
