@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gomlx import _gomlx as mx
 from gomlx._base import arguments
-from gomlx._training.places import on_the_processor
+from gomlx._base.places import on_the_processor
 
 if TYPE_CHECKING:
     from gomlx._generation.model import Model

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gomlx import _gomlx as mx
 from gomlx._base import arguments
+from gomlx._base.places import on_the_processor
 from gomlx._files import architectures
 from gomlx._files.names import parts
 from gomlx._training.adapter import Adapter, Term, engine_of, row_squares, shapes_of
-from gomlx._training.places import on_the_processor
 
 if TYPE_CHECKING:
     from gomlx._generation.model import Model

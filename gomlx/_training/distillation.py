@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import gomlx.core as mx
 from gomlx import _gomlx
 from gomlx._base import arguments, bars
+from gomlx._base.places import on_the_processor
 from gomlx._files import reading, safetensors
 from gomlx._training.adapter import engine_of
 from gomlx._training.config import HEAD, number
 from gomlx._training.data import Dataset, Row, Tokens
 from gomlx._training.losses import SLICE, Forward, Objective, distillation_loss, final_softcap
-from gomlx._training.places import on_the_processor
 from gomlx._training.runs import write
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def key_of(one: Tokens) -> str:
     return hashlib.blake2b(one.ids.tobytes() + one.counted, digest_size=16).hexdigest()
 
 
-@on_the_processor
 def save_teacher(model: Model, data: Dataset | Sequence[Dataset], path: str | os.PathLike[str], *,
                  top: int | None = TOP, temperature: float = 1.0, progress: bars.Progress = True) -> str:
     """Writes what a teacher says of rows, for gomlx.train(..., loss="distillation", teacher=path): the teacher need not
@@ -59,6 +58,16 @@ def save_teacher(model: Model, data: Dataset | Sequence[Dataset], path: str | os
     number("temperature", temperature, lambda value: value > 0, "more than 0")
     count = model.vocab_size if top is None else min(arguments.integer("top", top, 1), model.vocab_size)
     sequences = {key_of(one): one for part in parts for row in part for one in row.sequences}
+    arrays = asked(model, sequences, count, temperature, progress)
+    known = {"format": FORMAT, "temperature": repr(float(temperature)), "vocab_size": str(model.vocab_size)}
+    write(path, lambda stream: mx.save_safetensors(stream, arrays, known))
+    return path
+
+
+@on_the_processor
+def asked(model: Model, sequences: Mapping[str, Tokens], count: int, temperature: float,
+          progress: bars.Progress) -> dict[str, mx.array]:
+    """The arrays of a teacher's file."""
     forward, head, arrays = TeacherRows(model), Head(model), {}
     with bars.reporting(progress, "asking the teacher", len(sequences)) as report:
         for done, (key, one) in enumerate(sequences.items(), 1):
@@ -69,9 +78,7 @@ def save_teacher(model: Model, data: Dataset | Sequence[Dataset], path: str | os
             arrays[f"{key}.ids"], arrays[f"{key}.logs"] = (mx.concatenate(list(each)) for each in zip(*parts))
             if report is not None:
                 report(done / len(sequences))
-    known = {"format": FORMAT, "temperature": repr(float(temperature)), "vocab_size": str(model.vocab_size)}
-    write(path, lambda stream: mx.save_safetensors(stream, arrays, known))
-    return path
+    return arrays
 
 
 def likeliest(logits: mx.array, count: int) -> tuple[mx.array, mx.array]:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import gomlx.core as mx
 from gomlx import _gomlx
 from gomlx._base import arguments
+from gomlx._base.places import on_the_processor
 from gomlx._files import architectures, locating, memory_plan
 from gomlx._training.config import EMBEDDING, HEAD, LoRAConfig, chosen_layers, lora_config, saved_weights
 from gomlx._training.data import Dataset, Row
 from gomlx._training.distillation import Distillation, StoredTeacher, check_fits
 from gomlx._training.losses import OBJECTIVES, SLICE
 from gomlx._training.order import Order
-from gomlx._training.places import on_the_processor
 from gomlx._training.settings import Settings
 from gomlx._training.steps import check_rows, check_teacher
 

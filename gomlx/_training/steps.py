@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import gomlx.core as mx
 from gomlx import _gomlx, optimizers
 from gomlx._base import bars, notebook
+from gomlx._base.places import on_the_processor
 from gomlx._files import adapters
 from gomlx._training import losses
 from gomlx._training.adapter import Adapter
@@ -28,7 +29,6 @@ from gomlx._training.config import with_parameters
 from gomlx._training.data import Dataset, Row, load_data
 from gomlx._training.distillation import Distillation, StoredTeacher
 from gomlx._training.order import Order, passes
-from gomlx._training.places import on_the_processor
 from gomlx._training.runs import STATE, RunFolder, flat_state, tree_state
 from gomlx._training.settings import Evaluation, Settings, Step, new_optimizer
 from gomlx._training.stored import SAME_MODEL, checked_arrays
@@ -61,7 +61,6 @@ class TrainingRun(Iterator[Step]):
     stopped_by  None while it runs; then "steps", "patience" or "stop"
     """
 
-    @on_the_processor
     def __init__(self, model: Model, data: Dataset, evals: Dataset | None, settings: Settings, adapter: Adapter,
                  teacher: Model | StoredTeacher | None, progress: bars.Progress) -> None:
         self.model, self.data, self.eval_data, self.settings = model, data, evals, settings
@@ -70,12 +69,10 @@ class TrainingRun(Iterator[Step]):
         self._adapter, self._parameters = adapter, adapter.parameters()
         self._folder: RunFolder | None = None
         self._boards: Boards | None = None
-        self._forward = losses.Forward(model, adapter, settings.forward, settings.checkpoints)
-        self._objective = objective(settings.loss, self._forward, model, teacher, settings.loss_options)
+        self._make(teacher)
         for rows in (data, evals) if evals is not None else (data,):
             check_rows(rows, self._objective, settings)
             self._objective.check(rows)
-        self._optimizer = new_optimizer(settings)
         self._epoch, self._position, self._step = 0, 0, 0
         self._best: float | None = None
         self._waited = 0                        # evaluations since the best one
@@ -88,6 +85,13 @@ class TrainingRun(Iterator[Step]):
         self._report: Callable[[float], object] | None = None
         self._begun = False
         self._kept: weakref.finalize[..., Any] | None = None
+
+    @on_the_processor
+    def _make(self, teacher: Model | StoredTeacher | None) -> None:
+        settings = self.settings
+        self._forward = losses.Forward(self.model, self._adapter, settings.forward, settings.checkpoints)
+        self._objective = objective(settings.loss, self._forward, self.model, teacher, settings.loss_options)
+        self._optimizer = new_optimizer(settings)
 
     # ---- what can be asked ----
 
@@ -115,7 +119,6 @@ class TrainingRun(Iterator[Step]):
         """The loss of each step."""
         return [one.loss for one in self.history]
 
-    @on_the_processor
     def evaluate(self, data: Data | None = None) -> Evaluation:
         """The loss over eval_data, or over other data, with the adapter as it is now."""
         rows = self.eval_data if data is None else dataset_of(data, self.model, self.settings, "test")
@@ -123,6 +126,10 @@ class TrainingRun(Iterator[Step]):
             raise ValueError("evaluate: no data: neither given, nor eval_data in train()")
         check_rows(rows, self._objective, self.settings)
         self._objective.check(rows)
+        return self._evaluated(rows)
+
+    @on_the_processor
+    def _evaluated(self, rows: Dataset) -> Evaluation:
         whole: list[float] = []
         known: dict[str, list[float]] = {}
         found = weight = 0
@@ -307,7 +314,6 @@ class TrainingRun(Iterator[Step]):
         self.history = [Step(**one) for one in folder.read_metrics(self._step)]
         self._written = len(self.history)
 
-    @on_the_processor
     def save(self) -> None:
         """Writes the state, the adapter and the curve into the run's folder. Where that fails, what was saved before is
         unchanged, and the run may go on."""

@@ -1,4 +1,4 @@
-"""Where training computes: models are on the processor, whatever the default device is."""
+"""Where models are: on the processor, whatever the default device is."""
 from __future__ import annotations
 
 import functools
