@@ -28,7 +28,6 @@ typedef struct {
     size_t memory, free;   /* bytes of the card, and what nobody has taken now */
     char driver[64];       /* its version */
     char kernels[256];     /* where its kernels come from, and for which architectures they are */
-    char libraries[256];   /* what others' libraries it found and uses; empty: none */
     int ordinal;           /* its number among the driver's, by which other libraries of the process know it */
 } gm_device_facts;
 
@@ -42,6 +41,8 @@ typedef struct {
     int (*count)(char why[DEVICE_WHY]);
     gm_device_result (*open)(int index, gm_device_state **out, char why[DEVICE_WHY]);
     void (*facts)(const gm_device_state *d, gm_device_facts *out);
+    /* Which libraries of others it uses, or why it has none; it looks for them. */
+    void (*libraries)(char *out, size_t bytes);
     /* From the card itself, aligned to 256 bytes; free waits for what may still use it. */
     gm_device_result (*alloc)(gm_device_state *d, size_t bytes, void **out);
     void (*free)(gm_device_state *d, void *memory);

@@ -318,11 +318,18 @@ gm_status gm_device_describe(int number, gm_device_info *out) {
     snprintf(out->architecture, sizeof out->architecture, "%s", facts.architecture);
     snprintf(out->driver, sizeof out->driver, "%s", facts.driver);
     snprintf(out->kernels, sizeof out->kernels, "%s", facts.kernels);
-    snprintf(out->libraries, sizeof out->libraries, "%s", facts.libraries);
+    d->calls->libraries(out->libraries, sizeof out->libraries);
     out->memory = facts.memory;
     out->free = facts.free;
-    out->ordinal = facts.ordinal;
     return GM_OK;
+}
+
+int gm_device_ordinal(int number) {
+    const device *d = device_get(number);
+    gm_device_facts facts = {.ordinal = -1};
+    if (d && d->calls)
+        d->calls->facts(d->state, &facts);
+    return facts.ordinal;
 }
 
 gm_status gm_device_settle(int number) {

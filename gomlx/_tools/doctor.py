@@ -39,7 +39,7 @@ def described(number):
         return {"why not": str(error)}
     return {"name": known["device_name"], "architecture": known["architecture"], "memory bytes": known["memory_size"],
             "free bytes": known["free"], "driver": known["driver"], "kernels": known["kernels"],
-            "libraries": known["libraries"] or None}
+            "libraries": known["libraries"]}
 
 
 def package_version(name):

@@ -138,6 +138,12 @@ typedef struct {
 #define CUDA_ROW_SHORT 32
 #define CUDA_ROW_EACH(item) (64 / (int)(item)) /* four accesses of 16 bytes in flight */
 #define CUDA_ROW_LONG 64
+/* In a cluster of blocks, of which two are on a processor; CUDA_ROW_JOINED: float32 at the beginning of their memory.
+ */
+#define CUDA_ROW_CLUSTER 32
+#define CUDA_ROW_BLOCKS 8
+#define CUDA_ROW_JOINED 32
+#define CUDA_CLUSTER_MEMORY 26624
 typedef struct {
     void *out;
     const void *x, *weight, *bias;

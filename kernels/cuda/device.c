@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
+#include "cuda/blaslt.h"
 #include "cuda/device_state.h"
 
 /* What was found when somebody looked first. */
@@ -68,12 +68,14 @@ static int make_line_of_work(gm_device_state *d) {
     return error;
 }
 static bool open_context(gm_device_state *d, char why[DEVICE_WHY]) {
+    const char *early = getenv("GOMLX_CUDA_PDL");
     char words[256];
     int error = d->driver->device_get(&d->device, found.devices[d->index]);
     if (!error) error = d->driver->device_attribute(&d->major, DRIVER_MAJOR, d->device);
     if (!error) error = d->driver->device_attribute(&d->minor, DRIVER_MINOR, d->device);
     if (!error) error = d->driver->device_attribute(&d->block_memory, DRIVER_BLOCK_MEMORY, d->device);
     d->wgmma = d->major == 9 && d->minor == 0 && strstr(d->module.architectures, "sm_90a");
+    d->early = d->wgmma && (!early || strcmp(early, "0") != 0);
     if (!error) error = d->driver->context_retain(&d->context, d->device);
     if (!error) error = make_line_of_work(d);
     if (!error) return true;
@@ -96,7 +98,6 @@ static gm_device_result cuda_open(int index, gm_device_state **out, char why[DEV
     }
     d->driver = driver_open(why, DEVICE_WHY);
     d->index = index;
-    d->owner = getpid();
     d->module = found.kernels; /* its parts are loaded in each context */
     if (!open_context(d, why)) {
         close_context(d);
@@ -147,7 +148,7 @@ static void cuda_free(gm_device_state *d, void *memory) {
 static gm_device_state *enter_any(void) {
     for (int i = 0; i < 2 * MOST_DEVICES; i++) {
         gm_device_state *d = atomic_load(&opened[i % MOST_DEVICES]);
-        if (!d || d->owner != getpid() || atomic_load(&d->lost) != (i >= MOST_DEVICES)) continue;
+        if (!d || driver_is_forked() || atomic_load(&d->lost) != (i >= MOST_DEVICES)) continue;
         if (d->driver->context_push(d->context) == DRIVER_SUCCESS) return d;
     }
     return NULL;
@@ -231,6 +232,7 @@ const gm_device_calls device_cuda = {
     .count = cuda_count,
     .open = cuda_open,
     .facts = cuda_facts,
+    .libraries = blaslt_says,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .pinned = cuda_pinned,

@@ -2,7 +2,6 @@
 #ifndef GOMLX_CUDA_DEVICE_STATE_H
 #define GOMLX_CUDA_DEVICE_STATE_H
 #include <stdatomic.h>
-#include <sys/types.h>
 #include "cuda/module.h"
 
 #define MARKS 256
@@ -11,14 +10,15 @@ struct gm_device_state {
     int index, device, major, minor;
     int block_memory; /* bytes of a block, at most */
     bool wgmma;       /* the kernels are of sm_90a's machine code, which has products of whole groups of warps */
-    pid_t owner;
+    bool early;       /* kernels begin while the one before ends, and wait for it themselves (vocabulary.cuh) */
     driver_context *context;
     driver_stream *stream;
     driver_event *events[MARKS];
     _Atomic uint64_t marks; /* the last one */
     atomic_bool ending, lost;
     cuda_module module;
-    char why[DEVICE_WHY]; /* it is lost */
+    struct cuda_products *products; /* launch_blaslt.c: NULL until first used */
+    char why[DEVICE_WHY];           /* it is lost */
 };
 /* Of what failed last in this thread. */
 const char *cuda_why(const gm_device_state *d);
@@ -30,4 +30,8 @@ gm_device_result cuda_enter(gm_device_state *d, const char *what);
 void cuda_leave(const gm_device_state *d);
 /* Runs a launcher, which starts kernels. */
 gm_device_result cuda_issue(gm_device_state *d, gm_kernel fn, const void *args, int64_t n);
+/* Whose launcher runs in this thread; NULL where something that it started failed. */
+gm_device_state *cuda_issuing(void);
+/* What another library, told to work in the device's stream, says of a failure. */
+void cuda_library_failed(const char *what, const char *words);
 #endif

@@ -2,16 +2,16 @@
 #include "cuda/driver.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static pthread_once_t once_found = PTHREAD_ONCE_INIT, once_started = PTHREAD_ONCE_INIT;
 static cuda_driver driver;
 static bool is_found, is_started;
-static pid_t started_by;
-static char reason[512]; /* written before anybody reads it */
+static atomic_bool is_forked; /* since it was started */
+static char reason[512];      /* written before anybody reads it */
 
 void driver_says(const cuda_driver *d, int error, char *out, size_t bytes) {
     const char *name = NULL, *text = NULL;
@@ -48,6 +48,9 @@ static void find_once(void) {
     else snprintf(reason, sizeof reason, "there is no NVIDIA driver: %s", dlerror());
 }
 
+static void in_child(void) { atomic_store(&is_forked, true); }
+bool driver_is_forked(void) { return atomic_load_explicit(&is_forked, memory_order_relaxed); }
+
 static void start_once(void) {
     int version = 0;
     const int error = driver.init(0);
@@ -63,7 +66,7 @@ static void start_once(void) {
                  version / 1000, version % 1000 / 10);
         return;
     }
-    started_by = getpid();
+    pthread_atfork(NULL, NULL, in_child);
     is_started = true;
 }
 
@@ -76,7 +79,7 @@ bool driver_found(char *why, size_t bytes) {
 const cuda_driver *driver_open(char *why, size_t bytes) {
     if (!driver_found(why, bytes)) return NULL;
     pthread_once(&once_started, start_once);
-    if (is_started && started_by == getpid()) return &driver;
+    if (is_started && !driver_is_forked()) return &driver;
     snprintf(why, bytes, "%s", is_started ? DRIVER_FORKED : reason);
     return NULL;
 }

@@ -20,6 +20,8 @@ enum {
     DRIVER_STREAM_NON_BLOCKING = 1,
     DRIVER_EVENT_NO_TIMING = 2,
     DRIVER_HOST_PORTABLE_MAPPED = 3,
+    DRIVER_LAUNCH_CLUSTER = 4, /* attributes of a launch */
+    DRIVER_LAUNCH_EARLY = 6,
 };
 
 typedef struct driver_context driver_context;
@@ -28,6 +30,20 @@ typedef struct driver_event driver_event;
 typedef struct driver_module driver_module;
 typedef struct driver_function driver_function;
 typedef uint64_t driver_pointer;
+typedef struct {
+    uint32_t attribute;
+    union {
+        uint64_t room[8];
+        int32_t yes;
+        uint32_t cluster[3];
+    } value;
+} driver_attribute;
+typedef struct {
+    uint32_t blocks[3], threads[3], shared;
+    driver_stream *stream;
+    const driver_attribute *attributes;
+    uint32_t count;
+} driver_launch;
 
 /* F(name here, symbol, arguments) */
 #define DRIVER_FUNCTIONS(F)                                                                                            \
@@ -59,9 +75,7 @@ typedef uint64_t driver_pointer;
     F(module_load, "cuModuleLoadData", (driver_module * *module, const void *image))                                   \
     F(module_function, "cuModuleGetFunction", (driver_function * *function, driver_module * module, const char *name)) \
     F(function_set, "cuFuncSetAttribute", (driver_function * function, int attribute, int value))                      \
-    F(launch, "cuLaunchKernel",                                                                                        \
-      (driver_function * function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,         \
-       unsigned threads_z, unsigned shared, driver_stream *stream, void **params, void **extra))                       \
+    F(launch, "cuLaunchKernelEx", (const driver_launch *how, driver_function *function, void **params, void **extra))  \
     F(error_name, "cuGetErrorName", (int error, const char **name))                                                    \
     F(error_text, "cuGetErrorString", (int error, const char **text))
 
@@ -79,6 +93,8 @@ typedef struct {
 bool driver_found(char *why, size_t bytes);
 /* Started at the first call, once. Both: the reason, of so many bytes, where not. */
 const cuda_driver *driver_open(char *why, size_t bytes);
+/* Whether this process is a child, by fork, of one that started the driver. */
+bool driver_is_forked(void);
 /* The driver's word for an error: its name and text. */
 void driver_says(const cuda_driver *driver, int error, char *out, size_t bytes);
 #endif

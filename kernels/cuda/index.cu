@@ -202,20 +202,42 @@ KERNEL(gm_scatter, cuda_index_args, CUDA_THREADS) {
 /* ---- sums of float32 to few places: elements go to the bucket of their place, in order, and a block sums each
  * bucket's chunk after chunk, of which each place's elements are put side by side. What an index out of range names is
  * -0 to the first place, which changes nothing. ---- */
-DEVICE void read_places(const cuda_index_args &a, int64_t chunk, uint32_t (&key)[CUDA_SORT_EACH],
-                        bool (&inside)[CUDA_SORT_EACH]) {
+/* Places of this thread's elements; bit e of the result: there is such an element and its place is one. */
+template <class T>
+DEVICE uint32_t read_places_of(const cuda_index_args &a, int64_t chunk, uint32_t (&key)[CUDA_SORT_EACH]) {
+    const int64_t first = sort_place(chunk, 0), step = WARP * a.index_step;
+    const T *index = (const T *)a.index + first * a.index_step;
+    const int left = (int)(a.count - first < CUDA_SORT_CHUNK ? a.count - first : CUDA_SORT_CHUNK);
+    uint32_t inside = 0;
+    T x[CUDA_SORT_EACH];
+    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
+        x[e] = e * WARP < left ? index[e * step] : 0;
+    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++) {
+        const T v = x[e] < 0 ? x[e] + (T)a.size : x[e];
+        const bool is_place = (uint64_t)(int64_t)v < (uint64_t)a.size;
+        key[e] = is_place ? (uint32_t)v : 0;
+        if (e * WARP >= left) continue;
+        if (is_place) inside |= 1u << e;
+        else tell_fault(a.fault, (int64_t)x[e]);
+    }
+    return inside;
+}
+DEVICE uint32_t read_places(const cuda_index_args &a, int64_t chunk, uint32_t (&key)[CUDA_SORT_EACH]) {
+    if (a.index_type == GM_T_I32) return read_places_of<int32_t>(a, chunk, key);
+    if (a.index_type == GM_T_I64) return read_places_of<int64_t>(a, chunk, key);
+    uint32_t inside = 0;
     UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++) {
         const int64_t i = sort_place(chunk, e);
         const int64_t at = i < a.count ? index_of(a, i * a.index_step) : NOWHERE;
-        inside[e] = at != NOWHERE;
-        key[e] = inside[e] ? (uint32_t)at : 0;
+        if (at != NOWHERE) inside |= 1u << e;
+        key[e] = at != NOWHERE ? (uint32_t)at : 0;
     }
+    return inside;
 }
 KERNEL(gm_scatter_count, cuda_index_args, CUDA_SORT_THREADS) {
     SHARED uint32_t counts[SORT_WARPS / 4 * CUDA_SORT_DIGITS];
     uint32_t key[CUDA_SORT_EACH], sum = 0;
-    bool inside[CUDA_SORT_EACH];
-    read_places(a, block_index(), key, inside);
+    read_places(a, block_index(), key);
     for (int i = thread_index(); i < SORT_WARPS / 4 * CUDA_SORT_DIGITS; i += CUDA_SORT_THREADS) counts[i] = 0;
     barrier();
     UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
@@ -226,29 +248,35 @@ KERNEL(gm_scatter_count, cuda_index_args, CUDA_SORT_THREADS) {
     for (int c = 0; c < SORT_WARPS / 4; c++) sum += counts[c * CUDA_SORT_DIGITS + thread_index()];
     a.counts[thread_index() * a.chunks + block_index()] = sum;
 }
-KERNEL(gm_scatter_move, cuda_index_args, CUDA_SORT_THREADS) {
+KERNEL_OF_TWO(gm_scatter_move, cuda_index_args, CUDA_SORT_THREADS) {
     constexpr int EACH = CUDA_SORT_EACH;
     SHARED uint64_t sums[SORT_WARPS];
     SHARED uint32_t bases[CUDA_SORT_DIGITS];
     uint32_t *next = (uint32_t *)block_memory();
     float *values = (float *)(next + SORT_WARPS * CUDA_SORT_DIGITS);
     uint16_t *keys = (uint16_t *)(values + CUDA_SORT_CHUNK);
-    uint32_t key[EACH], digit[EACH], at[EACH];
-    bool inside[EACH];
-    float value[EACH];
-    const int64_t chunk = block_index(), left = a.count - chunk * CUDA_SORT_CHUNK;
+    uint32_t key[EACH], at[EACH];
+    const int64_t chunk = block_index();
+    const int left = (int)(a.count - chunk * CUDA_SORT_CHUNK < CUDA_SORT_CHUNK ? a.count - chunk * CUDA_SORT_CHUNK
+                                                                               : CUDA_SORT_CHUNK);
     const int d = thread_index();
-    read_places(a, chunk, key, inside);
-    UNROLL for (int e = 0; e < EACH; e++) {
-        const int64_t i = sort_place(chunk, e);
-        digit[e] = i < a.count ? key[e] >> a.shift : CUDA_SORT_DIGITS - 1; /* what is beyond the end comes last */
-        value[e] = inside[e] ? ((const float *)a.in)[i * a.dense_step] : -0.0f;
-    }
-    const uint64_t before = order_chunk(digit, at, next, sums, d < CUDA_SORT_DIGITS ? a.totals[d] : 0u);
-    if (d < CUDA_SORT_DIGITS) bases[d] = (uint32_t)(before >> 32) + a.counts[d * a.chunks + chunk] - (uint32_t)before;
-    UNROLL for (int e = 0; e < EACH; e++) {
-        values[at[e]] = value[e];
+    const uint32_t total = d < CUDA_SORT_DIGITS ? a.totals[d] : 0;
+    const uint32_t earlier = d < CUDA_SORT_DIGITS ? a.counts[d * a.chunks + chunk] : 0;
+    const uint32_t inside = read_places(a, chunk, key);
+    UNROLL for (int e = 0; e < EACH; e++) /* what is beyond the end comes last */
+        if (sort_place(chunk, e) >= a.count) key[e] = (uint32_t)(CUDA_SORT_DIGITS - 1) << a.shift;
+    const uint64_t before = order_chunk([&](int e) { return key[e] >> a.shift; }, at, next, sums, total);
+    if (d < CUDA_SORT_DIGITS) bases[d] = (uint32_t)(before >> 32) + earlier - (uint32_t)before;
+    UNROLL for (int e = 0; e < EACH; e++)
         keys[at[e]] = (uint16_t)key[e];
+    const float *in = (const float *)a.in + sort_place(chunk, 0) * a.dense_step;
+    UNROLL for (int half = 0; half < EACH; half += EACH / 2) {
+        float value[EACH / 2];
+        UNROLL for (int e = 0; e < EACH / 2; e++)
+            value[e] = inside >> (half + e) & 1 ? in[(half + e) * WARP * a.dense_step] : -0.0f;
+        UNROLL for (int e = 0; e < EACH / 2; e++)
+            values[at[half + e]] = value[e];
+        warp_barrier(); /* no more are on their way at once: two blocks share a processor's registers */
     }
     barrier();
     UNROLL for (int e = 0; e < EACH; e++) {
@@ -259,30 +287,36 @@ KERNEL(gm_scatter_move, cuda_index_args, CUDA_SORT_THREADS) {
         ((uint8_t *)a.keys)[to] = (uint8_t)(keys[i] & ((1u << a.shift) - 1));
     }
 }
-KERNEL(gm_scatter_sums, cuda_index_args, CUDA_SORT_THREADS) {
+KERNEL_OF_TWO(gm_scatter_sums, cuda_index_args, CUDA_SORT_THREADS) {
     constexpr int EACH = CUDA_SORT_EACH;
     SHARED uint64_t sums[SORT_WARPS];
     SHARED uint32_t starts[CUDA_SORT_DIGITS + 1];
     uint32_t *next = (uint32_t *)block_memory();
     float *values = (float *)(next + SORT_WARPS * CUDA_SORT_DIGITS), value[EACH];
-    uint32_t digit[EACH], at[EACH], first = 0;
+    uint32_t digit[EACH], at[EACH];
     const int d = thread_index();
     const uint32_t place = ((uint32_t)block_index() << a.shift) + (uint32_t)d;
     const bool has_place = d < 1 << a.shift && place < a.limit;
     float *out = (float *)a.out + (int64_t)place * a.step;
     float sum = has_place ? *out : 0.0f;
-    for (int64_t b = 0; b < block_index(); b++) first += a.totals[b];
+    uint64_t first; /* of the bucket */
+    sum_before(d < block_index() ? (uint64_t)a.totals[d] : 0, sums, &first);
+    const uint8_t *in_keys = (const uint8_t *)a.keys + first;
+    const float *in = (const float *)a.values + first;
     const uint32_t count = a.totals[block_index()];
     for (uint32_t done = 0; done < count; done += CUDA_SORT_CHUNK) {
         const uint32_t left = count - done < CUDA_SORT_CHUNK ? count - done : CUDA_SORT_CHUNK;
         UNROLL for (int e = 0; e < EACH; e++) {
             const uint32_t i = (uint32_t)sort_place(0, e);
-            digit[e] = i < left ? ((const uint8_t *)a.keys)[first + done + i] : CUDA_SORT_DIGITS - 1;
-            value[e] = i < left ? ((const float *)a.values)[first + done + i] : 0.0f;
+            digit[e] = i < left ? in_keys[done + i] : CUDA_SORT_DIGITS - 1;
         }
-        const uint64_t before = order_chunk(digit, at, next, sums, 0);
+        const uint64_t before = order_chunk([&](int e) { return digit[e]; }, at, next, sums, 0);
         if (d < CUDA_SORT_DIGITS) starts[d] = (uint32_t)before;
         if (d == 0) starts[CUDA_SORT_DIGITS] = left;
+        UNROLL for (int e = 0; e < EACH; e++) {
+            const uint32_t i = (uint32_t)sort_place(0, e);
+            value[e] = i < left ? in[done + i] : 0.0f;
+        }
         UNROLL for (int e = 0; e < EACH; e++)
             values[at[e]] = value[e];
         barrier();

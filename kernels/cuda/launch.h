@@ -22,12 +22,20 @@ typedef enum {
  * where there are no blocks, or after something failed; what fails is noted there. */
 void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, const void *params);
 void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, size_t shared, const void *params);
+/* blocks: a multiple of `cluster`, at most 8, of which so many side by side have one another's memory; where
+ * cuda_has_wgmma says so. */
+void cuda_start_clusters(cuda_kernel kernel, int64_t blocks, int cluster, int threads, size_t shared,
+                         const void *params);
 /* Whether the device that issues is of sm_90 and its kernels are of sm_90a. */
 bool cuda_has_wgmma(void);
 /* The most that a launch on the device that issues may ask for as `shared`: at least 96 KiB. */
 size_t cuda_block_memory(void);
 /* The kernel that reduces rows of floats. */
 cuda_kernel cuda_row_reduction(gm_reduce_op op, int type);
+/* Bytes that cuBLASLt is to have for a product; 0: own kernels make it. */
+size_t blaslt_workspace(const cuda_product_args *p);
+/* Starts a product by cuBLASLt, as cuda_start does; false: it is for own kernels. */
+bool blaslt_product(const cuda_product_args *p, void *workspace);
 /* What no kernel takes, and was not known when it was recorded; the device says so at the next call. */
 void cuda_refuse(const char *what);
 

@@ -105,8 +105,10 @@ static void order_digit(cuda_sort_args *p, int key_bytes) {
     const size_t shared = (CUDA_SORT_THREADS / 32) * CUDA_SORT_DIGITS * sizeof(uint32_t);
     cuda_start(key_bytes == 4 ? CUDA_sort_count_4 : CUDA_sort_count_8, blocks, CUDA_SORT_THREADS, 0, p);
     cuda_start(CUDA_sort_places, p->rows * lines, CUDA_THREADS, 0, p);
-    cuda_start(key_bytes == 4 ? CUDA_sort_move_4 : CUDA_sort_move_8, blocks, CUDA_SORT_THREADS,
-               shared + (size_t)key_bytes * CUDA_SORT_CHUNK, p);
+    const cuda_kernel move = key_bytes == 8    ? CUDA_sort_move_8
+                             : p->with_indices ? CUDA_sort_move_4
+                                               : CUDA_sort_move_keys;
+    cuda_start(move, blocks, CUDA_SORT_THREADS, shared + (size_t)key_bytes * CUDA_SORT_CHUNK, p);
     void *keys = p->keys;
     uint32_t *indices = p->indices;
     p->keys = p->other_keys;

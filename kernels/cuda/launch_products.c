@@ -78,8 +78,9 @@ static cuda_product_args product_of(const gm_product_args *a) {
  * They are cut along k, by their sizes alone, and the sums of the parts are added in order. ---- */
 typedef struct {
     gm_product_args a;
-    float *partial; /* NULL: uncut */
-    int64_t part;   /* of k */
+    void *workspace; /* of cuBLASLt; NULL: own kernels make it */
+    float *partial;  /* NULL: uncut */
+    int64_t part;    /* of k */
 } product_job;
 
 /* k of a part; 0: uncut. */
@@ -115,35 +116,39 @@ static void start_parts(const product_job *job, cuda_product_args p) {
     cuda_start(CUDA_reduce_columns_sum_f32, blocks_of(items, 32), CUDA_THREADS, 0, &sum);
 }
 
+/* False where there are too many dimensions. */
+static bool batch_of(const gm_product_args *a, int64_t matrices, cuda_product_args *p) {
+    if (a->ndim > CUDA_DIMS) return false;
+    p->batch.ndim = a->ndim ? a->ndim : 1;
+    p->batch.shape[0] = 1;
+    p->batch.count = matrices;
+    for (int d = 0; d < a->ndim; d++) {
+        p->batch.shape[d] = a->shape[d];
+        p->out_steps.at[d] = a->out_strides[d];
+        p->x_steps.at[d] = a->x_strides[d];
+        p->w_steps.at[d] = a->w_strides[d];
+        if (a->add) p->add_steps.at[d] = a->add_strides[d];
+    }
+    return true;
+}
 static void launch_product(const void *args, int64_t begin, int64_t end) {
     const product_job *job = args;
     const gm_product_args *a = &job->a;
     cuda_product_args p = product_of(a);
     (void)begin;
-    if (job->partial) {
-        start_parts(job, p);
-        return;
-    }
-    if (a->type == GM_T_F64) {
-        cuda_refuse("a product of float64");
-        return;
-    }
-    p.batch.ndim = a->ndim ? a->ndim : 1;
-    p.batch.shape[0] = 1;
-    p.batch.count = end;
-    for (int d = 0; d < a->ndim; d++) {
-        p.batch.shape[d] = a->shape[d];
-        p.out_steps.at[d] = a->out_strides[d];
-        p.x_steps.at[d] = a->x_strides[d];
-        p.w_steps.at[d] = a->w_strides[d];
-        if (a->add) p.add_steps.at[d] = a->add_strides[d];
-    }
-    if (end > 0 && a->rows > 0 && a->columns > 0) cuda_start_product(&p);
+    if (a->type == GM_T_F64) cuda_refuse("a product of float64");
+    else if (job->partial) start_parts(job, p);
+    else if (batch_of(a, end, &p) && end > 0 && a->rows > 0 && a->columns > 0 && !blaslt_product(&p, job->workspace))
+        cuda_start_product(&p);
 }
 bool cuda_product(gm_recorder *r, const gm_product_args *a, int64_t n) {
-    if (a->ndim > CUDA_DIMS) return r->lack(r, MANY_DIMENSIONS);
-    product_job job = {*a, NULL, part_of(a, n)};
+    product_job job = {.a = *a};
+    cuda_product_args p = product_of(a);
+    if (!batch_of(a, n, &p)) return r->lack(r, MANY_DIMENSIONS);
+    const size_t bytes = blaslt_workspace(&p);
+    job.part = bytes ? 0 : part_of(a, n);
     const int64_t parts = job.part ? blocks_of(a->k, job.part) : 0;
+    if (bytes && !(job.workspace = r->workspace(r, bytes))) return false;
     if (parts && !(job.partial = r->workspace(r, (size_t)(parts * a->rows * a->columns) * sizeof(float)))) return false;
     return r->launch(r, launch_product, &job, sizeof job, n, 0, 0);
 }

@@ -158,13 +158,16 @@ bool cuda_arg_reduce(gm_recorder *r, const gm_arg_reduce_args *a, int64_t n) {
 }
 
 /* ---- rows ---- */
+static bool lies_in_lines(const cuda_rows_args *p, int64_t group) {
+    return p->dim % group == 0 && p->stride % group == 0 && is_aligned(p->x, 16) && is_aligned(p->out, 16) &&
+           is_aligned(p->weight, 16) && is_aligned(p->bias, 16);
+}
 /* As many threads as have no more elements than they keep in registers; they follow from the length alone. */
 static void start_rows(cuda_kernel first, int type, cuda_rows_args p) {
     const size_t item = (size_t)type_bytes(type);
     const int64_t group = 16 / (int64_t)item, groups = blocks_of(p.dim, group);
     const cuda_kernel kernel = (cuda_kernel)(first + 3 * float_index(type)); /* short rows, others, long ones */
-    p.lines = p.dim % group == 0 && p.stride % group == 0 && is_aligned(p.x, 16) && is_aligned(p.out, 16) &&
-              is_aligned(p.weight, 16) && is_aligned(p.bias, 16);
+    p.lines = lies_in_lines(&p, group);
     if (p.dim <= 32 * CUDA_ROW_SHORT) {
         cuda_start(kernel, blocks_of(p.rows, CUDA_THREADS / 32), CUDA_THREADS, 0, &p);
         return;
@@ -182,11 +185,31 @@ static void start_rows(cuda_kernel first, int type, cuda_rows_args p) {
     cuda_start((cuda_kernel)(kernel + 2), p.rows, CUDA_ROW_THREADS, (size_t)(in_memory * group) * sizeof(float), &p);
 }
 
+/* Rows that a block's registers do not hold, where clusters of blocks can have them: as many blocks as hold them all,
+ * and where there are not so many, memory for the rest. */
+static void start_cluster_rows(cuda_kernel kernel, int64_t item, cuda_rows_args p) {
+    const int64_t group = 16 / item, groups = blocks_of(p.dim, group), kept = CUDA_ROW_CLUSTER / group;
+    int blocks = 1;
+    while (blocks < CUDA_ROW_BLOCKS && groups > kept * CUDA_ROW_THREADS * blocks) blocks *= 2;
+    const int64_t team = CUDA_ROW_THREADS * blocks, most = CUDA_CLUSTER_MEMORY / (CUDA_ROW_THREADS * group);
+    int64_t in_memory = blocks_of(groups, team) - kept; /* groups of a thread */
+    in_memory = in_memory < 0 ? 0 : in_memory > most ? most : in_memory;
+    p.lines = lies_in_lines(&p, group);
+    p.kept_groups = (kept + in_memory) * team;
+    const size_t room = (size_t)(CUDA_ROW_JOINED + in_memory * CUDA_ROW_THREADS * group) * sizeof(float);
+    cuda_start_clusters(kernel, p.rows * blocks, blocks, CUDA_ROW_THREADS, room, &p);
+}
+
 void cuda_start_softmax(const gm_softmax_args *a, int64_t rows) {
-    if (a->type == GM_T_F64) cuda_refuse("softmax of float64");
-    else if (a->dim > 0)
-        start_rows(CUDA_softmax_f16_short, a->type,
-                   (cuda_rows_args){.out = a->out, .x = a->in, .rows = rows, .dim = a->dim, .stride = a->in_stride});
+    const cuda_rows_args p = {.out = a->out, .x = a->in, .rows = rows, .dim = a->dim, .stride = a->in_stride};
+    if (a->type == GM_T_F64) {
+        cuda_refuse("softmax of float64");
+        return;
+    }
+    const int64_t item = type_bytes(a->type);
+    if (a->dim > CUDA_ROW_THREADS * CUDA_ROW_EACH(item) && cuda_has_wgmma())
+        start_cluster_rows((cuda_kernel)(CUDA_softmax_cluster_f16 + float_index(a->type)), item, p);
+    else if (a->dim > 0) start_rows(CUDA_softmax_f16_short, a->type, p);
 }
 static void launch_softmax(const void *args, int64_t begin, int64_t end) {
     (void)begin;

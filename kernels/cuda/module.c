@@ -58,13 +58,11 @@ static bool check_file(cuda_module *m, char *why, size_t bytes) {
     return true;
 }
 
-/* Where the packages of this library and of its kernels stand side by side: .../gomlx/_gomlx.abi3.so. */
-static bool find_package(char *path, size_t bytes) {
+bool module_beside(const char *name, char *path, size_t bytes) {
     Dl_info here;
     if (!dladdr((const void *)names, &here) || !here.dli_fname) return false;
-    const char *name = strrchr(here.dli_fname, '/');
-    if (!name || (size_t)snprintf(path, bytes, "%.*s/../gomlx_cuda13/kernels", (int)(name - here.dli_fname),
-                                  here.dli_fname) >= bytes)
+    const char *end = strrchr(here.dli_fname, '/');
+    if (!end || (size_t)snprintf(path, bytes, "%.*s/../%s", (int)(end - here.dli_fname), here.dli_fname, name) >= bytes)
         return false;
     return access(path, R_OK) == 0;
 }
@@ -74,7 +72,7 @@ bool module_open(cuda_module *m, char *why, size_t bytes) {
     memset(m, 0, sizeof *m);
     if (named && *named) {
         snprintf(m->path, sizeof m->path, "%s", named);
-    } else if (!find_package(m->path, sizeof m->path)) {
+    } else if (!module_beside("gomlx_cuda13/kernels", m->path, sizeof m->path)) {
         snprintf(
             why, bytes,
             "there are no kernels for NVIDIA GPUs: pip install ./kernels/cuda in gomlx's sources, or name a file by "

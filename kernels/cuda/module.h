@@ -38,4 +38,6 @@ bool module_fits(const cuda_module *m, int major, int minor, char *why, size_t b
 driver_function *module_function(const cuda_driver *driver, cuda_module *m, cuda_kernel kernel, size_t shared,
                                  int *error);
 const char *module_kernel_name(cuda_kernel kernel);
+/* The path of a file of the packages that are beside this library's, .../gomlx/_gomlx.abi3.so, where it is there. */
+bool module_beside(const char *name, char *path, size_t bytes);
 #endif

@@ -38,20 +38,21 @@ DEVICE uint32_t lanes_with_digit(uint32_t digit) {
     return same;
 }
 #define SORT_WARPS (CUDA_SORT_THREADS / WARP)
-/* at[e]: where this thread's elements are when the chunk is in order. next: room for counts. `above` is of digit d, for
- * thread d of the first CUDA_SORT_DIGITS; that thread gets the sum of `above` of lower digits in the upper half of the
- * result, and where its digit begins in the chunk in the lower. Ends with a barrier. */
-DEVICE uint64_t order_chunk(const uint32_t (&digit)[CUDA_SORT_EACH], uint32_t (&at)[CUDA_SORT_EACH], uint32_t *next,
-                            uint64_t *sums, uint32_t above) {
+/* digit(e): of this thread's e-th element. at[e]: where that is when the chunk is in order. next: room for counts.
+ * `above` is of digit d, for thread d of the first CUDA_SORT_DIGITS; that thread gets the sum of `above` of lower
+ * digits in the upper half of the result, and where its digit begins in the chunk in the lower. Ends with a barrier. */
+template <class F>
+DEVICE uint64_t order_chunk(F digit, uint32_t (&at)[CUDA_SORT_EACH], uint32_t *next, uint64_t *sums, uint32_t above) {
     constexpr int EACH = CUDA_SORT_EACH, DIGITS = CUDA_SORT_DIGITS;
     const int warp = thread_index() / WARP, d = thread_index();
     for (int i = thread_index(); i < SORT_WARPS * DIGITS; i += CUDA_SORT_THREADS) next[i] = 0;
     barrier();
     UNROLL for (int e = 0; e < EACH; e++) { /* the place among the warp's elements of this digit */
-        const uint32_t same = lanes_with_digit(digit[e]), earlier = same & ((1u << thread_index() % WARP) - 1);
-        at[e] = next[warp * DIGITS + digit[e]] + (uint32_t)count_bits(earlier);
+        const uint32_t d = digit(e), same = lanes_with_digit(d), earlier = same & ((1u << thread_index() % WARP) - 1);
+        const uint32_t before = next[warp * DIGITS + d];
+        at[e] = before + (uint32_t)count_bits(earlier);
         warp_barrier();
-        if (earlier == 0) next[warp * DIGITS + digit[e]] += (uint32_t)count_bits(same);
+        if (earlier == 0) next[warp * DIGITS + d] = before + (uint32_t)count_bits(same);
         warp_barrier();
     }
     barrier();
@@ -68,7 +69,7 @@ DEVICE uint64_t order_chunk(const uint32_t (&digit)[CUDA_SORT_EACH], uint32_t (&
         for (int w = 0; w < SORT_WARPS; w++) next[w * DIGITS + d] += (uint32_t)before;
     barrier();
     UNROLL for (int e = 0; e < EACH; e++)
-        at[e] += next[warp * DIGITS + digit[e]];
+        at[e] += next[warp * DIGITS + digit(e)];
     return before;
 }
 #endif

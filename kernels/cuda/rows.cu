@@ -1,17 +1,19 @@
 /* rows.cu - softmax and norms: work on rows, in float32.
  * A row is of groups of 16 bytes; group g belongs to thread g % T of the T that work on the row, a warp where it is
- * short, else a block. A thread keeps its first groups in registers, of long rows others in the block's memory, and
- * reads what is beyond them again. */
+ * short, else a block, or, for softmax of long rows, a cluster of blocks. A thread keeps its first groups in registers,
+ * of long rows others in the block's memory, and reads what is beyond them again. */
 #include "functions.cuh"
 
 DEVICE float add_floats(float x, float y) { return x + y; }
 DEVICE float greater_float(float x, float y) { return y > x ? y : x; }
 
-/* One row and those who work on it; EACH: elements that a thread keeps in registers. */
-template <int TYPE, int EACH> struct row {
+/* One row and those who work on it; EACH: elements that a thread keeps in registers; ALL_KEPT: there are no others,
+ * which launchers see to. */
+template <int TYPE, int EACH, bool ALL_KEPT = EACH != CUDA_ROW_LONG> struct row {
     typedef typename float_item<TYPE>::raw raw;
-    static constexpr int GROUP = 16 / (int)sizeof(raw), KEPT = EACH / GROUP, AHEAD = 16 / GROUP;
-    static constexpr bool ALL_KEPT = EACH != CUDA_ROW_LONG; /* launchers see to it */
+    static constexpr int GROUP = 16 / (int)sizeof(raw), KEPT = EACH / GROUP;
+    static constexpr int AHEAD = (EACH == CUDA_ROW_LONG ? 16 : 8) / GROUP; /* of those beyond registers */
+    static constexpr bool KEEPS_ALL = ALL_KEPT;
     typedef pack<raw, GROUP> group;
     const cuda_rows_args &a;
     const raw *in;
@@ -44,30 +46,30 @@ template <int TYPE, int EACH> struct row {
                 if (has(g, j)) to[g * GROUP + j] = narrow<TYPE>(from[j]);
         }
     }
-    METHOD int64_t place(int k) const { return thread + (int64_t)k * team; }
-    METHOD float *room(int64_t g) const { return memory + (g - (int64_t)KEPT * team) * GROUP; }
+    METHOD int64_t place(int64_t k) const { return thread + k * team; }
+    METHOD float *room(int64_t k) const { return memory + ((k - KEPT) * thread_count() + thread_index()) * GROUP; }
     /* f(g, values) of this thread's groups beyond registers, in order; what f makes of those in memory is kept. */
     template <class F> METHOD void each_beyond(bool first_time, F f) const {
-        if constexpr (ALL_KEPT) return;
-        for (int64_t first = place(KEPT); first < groups; first += AHEAD * team) {
+        if (ALL_KEPT) return;
+        for (int64_t k = KEPT; place(k) < groups; k += AHEAD) {
             float y[AHEAD][GROUP];
             UNROLL for (int v = 0; v < AHEAD; v++) {
-                const int64_t g = first + v * team;
+                const int64_t g = place(k + v);
                 if (g >= groups) continue;
                 if (first_time || g >= a.kept_groups) {
                     load(y[v], in, g);
                 } else {
                     UNROLL for (int j = 0; j < GROUP; j++)
-                        y[v][j] = room(g)[j];
+                        y[v][j] = room(k + v)[j];
                 }
             }
             UNROLL for (int v = 0; v < AHEAD; v++) {
-                const int64_t g = first + v * team;
+                const int64_t g = place(k + v);
                 if (g >= groups) continue;
                 f(g, y[v]);
                 if (g < a.kept_groups) {
                     UNROLL for (int j = 0; j < GROUP; j++)
-                        room(g)[j] = y[v][j];
+                        room(k + v)[j] = y[v][j];
                 }
             }
         }
@@ -107,25 +109,22 @@ DEVICE row<TYPE, EACH> row_of(const cuda_rows_args &a, int64_t index, float *sha
     return r;
 }
 
-template <int TYPE, int EACH, bool BY_WARPS> DEVICE void softmax_row(const cuda_rows_args &a) {
-    SHARED float shared[CUDA_ROW_THREADS / WARP];
-    const int64_t index = row_index<BY_WARPS>();
-    if (index >= a.rows) return; /* a whole warp, or nobody */
-    row<TYPE, EACH> r = row_of<TYPE, EACH, BY_WARPS>(a, index, shared);
-    constexpr int GROUP = row<TYPE, EACH>::GROUP;
+/* join(y, f, i): f of what all who work on the row have for y, for the i-th time. */
+template <int TYPE, class R, class J> DEVICE void softmax_of(const cuda_rows_args &a, R &r, int64_t index, J join) {
+    constexpr int GROUP = R::GROUP;
     float top = -INFINITY, sum = 0;
     r.read([&](int64_t g, float (&x)[GROUP]) {
         UNROLL for (int j = 0; j < GROUP; j++)
             if (r.has(g, j)) top = greater_float(top, x[j]);
     });
-    top = r.join(top, greater_float);
+    top = join(top, greater_float, 0);
     r.each([&](int64_t g, float (&x)[GROUP]) {
         UNROLL for (int j = 0; j < GROUP; j++) {
             x[j] = vf_exp(x[j] - top);
             if (r.has(g, j)) sum += x[j];
         }
     });
-    sum = r.join(sum, add_floats);
+    sum = join(sum, add_floats, 1);
     const float scale = 1.0f / sum;
     typename float_item<TYPE>::raw *out = (typename float_item<TYPE>::raw *)a.out + index * a.dim;
     r.each([&](int64_t g, float (&x)[GROUP]) {
@@ -135,6 +134,45 @@ template <int TYPE, int EACH, bool BY_WARPS> DEVICE void softmax_row(const cuda_
         r.store(out, g, y);
     });
 }
+template <int TYPE, int EACH, bool BY_WARPS> DEVICE void softmax_row(const cuda_rows_args &a) {
+    SHARED float shared[CUDA_ROW_THREADS / WARP];
+    const int64_t index = row_index<BY_WARPS>();
+    if (index >= a.rows) return; /* a whole warp, or nobody */
+    row<TYPE, EACH> r = row_of<TYPE, EACH, BY_WARPS>(a, index, shared);
+    softmax_of<TYPE>(a, r, index, [&](float y, float (*f)(float, float), int) { return r.join(y, f); });
+}
+/* The blocks of a cluster have a row together. A block's memory begins with what its warps join, and what it has joined
+ * for the others. */
+template <int TYPE> DEVICE void softmax_cluster(const cuda_rows_args &a) {
+    typedef typename float_item<TYPE>::raw raw;
+    float *shared = (float *)block_memory(), *joined = shared + CUDA_ROW_THREADS / WARP;
+    const int blocks = cluster_size();
+    const int64_t index = block_index() / blocks;
+    row<TYPE, CUDA_ROW_CLUSTER, false> r = {a,
+                                            (const raw *)a.x + index * a.stride,
+                                            shared + CUDA_ROW_JOINED,
+                                            shared,
+                                            cluster_rank() * thread_count() + thread_index(),
+                                            blocks * thread_count()};
+    r.groups = (a.dim + r.GROUP - 1) / r.GROUP;
+    softmax_of<TYPE>(a, r, index, [&](float y, float (*f)(float, float), int i) {
+        y = join_block(y, shared, f);
+        if (thread_index() == 0) joined[i] = y;
+        cluster_barrier();
+        float all = cluster_read(joined + i, 0);
+        for (int rank = 1; rank < blocks; rank++) all = f(all, cluster_read(joined + i, rank));
+        return all;
+    });
+    cluster_barrier(); /* nobody's memory goes while another block reads it */
+}
+#if HAS_WGMMA
+#define SOFTMAX_CLUSTER(TYPE) softmax_cluster<TYPE>(a)
+#else
+#define SOFTMAX_CLUSTER(TYPE) (void)a
+#endif
+KERNEL_OF_TWO(gm_softmax_cluster_f16, cuda_rows_args, CUDA_ROW_THREADS) { SOFTMAX_CLUSTER(GM_T_F16); }
+KERNEL_OF_TWO(gm_softmax_cluster_bf16, cuda_rows_args, CUDA_ROW_THREADS) { SOFTMAX_CLUSTER(GM_T_BF16); }
+KERNEL_OF_TWO(gm_softmax_cluster_f32, cuda_rows_args, CUDA_ROW_THREADS) { SOFTMAX_CLUSTER(GM_T_F32); }
 
 template <int TYPE, int EACH, bool BY_WARPS, bool CENTERED> DEVICE void norm_row(const cuda_rows_args &a) {
     typedef typename float_item<TYPE>::raw raw;
@@ -175,7 +213,7 @@ template <int TYPE, int EACH, bool BY_WARPS, bool CENTERED> DEVICE void norm_row
         r.store(out, g, y);
     };
     constexpr int KEPT = row<TYPE, EACH>::KEPT;
-    constexpr int AHEAD = row<TYPE, EACH>::ALL_KEPT ? 2 : 1; /* groups of weights on their way at once */
+    constexpr int AHEAD = row<TYPE, EACH>::KEEPS_ALL ? 2 : 1; /* groups of weights on their way at once */
     UNROLL for (int first = 0; first < KEPT; first += AHEAD) {
         group w[AHEAD] = {}, b[AHEAD] = {};
         UNROLL for (int v = 0; v < AHEAD; v++) {

@@ -195,7 +195,7 @@ KERNEL(gm_sort_places, cuda_sort_args, CUDA_THREADS) {
     if (thread_index() == 0) a.totals[block_index()] = run;
 }
 /* A chunk is put in order in the block's memory, then what is side by side there goes to where its digit is. */
-template <class K> DEVICE void sort_move(const cuda_sort_args &a) {
+template <class K, bool INDICES> DEVICE void sort_move(const cuda_sort_args &a) {
     constexpr int EACH = CUDA_SORT_EACH, WARPS = CUDA_SORT_THREADS / WARP, DIGITS = CUDA_SORT_DIGITS;
     SHARED uint64_t sums[WARPS];
     SHARED uint32_t bases[DIGITS]; /* where a digit's elements go, less where they are in the block's memory */
@@ -203,20 +203,20 @@ template <class K> DEVICE void sort_move(const cuda_sort_args &a) {
     K *room = (K *)(next + WARPS * DIGITS);
     const int64_t row = block_index() / a.chunks, chunk = block_index() % a.chunks, base = row * a.length;
     const int d = thread_index() % DIGITS;
+    const bool has_digit = thread_index() < DIGITS;
+    const uint32_t total = has_digit ? a.totals[row * DIGITS + d] : 0;
+    const uint32_t earlier = has_digit ? a.counts[(row * DIGITS + d) * a.chunks + chunk] : 0;
     K key[EACH];
-    uint32_t digit[EACH], at[EACH];       /* at: in the block's memory */
+    uint32_t at[EACH];                    /* in the block's memory */
     UNROLL for (int e = 0; e < EACH; e++) /* what is beyond the end comes last */
         key[e] = sort_place(chunk, e) < a.length ? sort_key<K>(a, row, sort_place(chunk, e)) : (K) ~(K)0;
-    UNROLL for (int e = 0; e < EACH; e++)
-        digit[e] = digit_of(key[e], a.shift);
-    const uint64_t before = order_chunk(digit, at, next, sums,
-                                        thread_index() < DIGITS ? a.totals[row * DIGITS + d] : 0u);
-    if (thread_index() < DIGITS)
-        bases[d] = (uint32_t)(before >> 32) + a.counts[(row * DIGITS + d) * a.chunks + chunk] - (uint32_t)before;
+    const uint64_t before = order_chunk([&](int e) { return digit_of(key[e], a.shift); }, at, next, sums, total);
+    if (has_digit) bases[d] = (uint32_t)(before >> 32) + earlier - (uint32_t)before;
     UNROLL for (int e = 0; e < EACH; e++)
         room[at[e]] = key[e];
     barrier();
-    const int64_t left = a.length - chunk * CUDA_SORT_CHUNK;
+    const int left = (int)(a.length - chunk * CUDA_SORT_CHUNK < CUDA_SORT_CHUNK ? a.length - chunk * CUDA_SORT_CHUNK
+                                                                                : CUDA_SORT_CHUNK);
     uint32_t to[EACH];
     UNROLL for (int e = 0; e < EACH; e++) {
         const int i = e * CUDA_SORT_THREADS + thread_index();
@@ -224,9 +224,9 @@ template <class K> DEVICE void sort_move(const cuda_sort_args &a) {
         const K moved = room[i];
         to[e] = bases[digit_of(moved, a.shift)] + (uint32_t)i;
         if (!a.last) ((K *)a.other_keys)[base + to[e]] = moved;
-        else if (!a.with_indices) put_key(a, base + to[e], (uint32_t)moved);
+        else if (!INDICES) put_key(a, base + to[e], (uint32_t)moved);
     }
-    if (!a.with_indices) return;
+    if (!INDICES) return;
     uint32_t *indices = (uint32_t *)room;
     barrier();
     UNROLL for (int e = 0; e < EACH; e++) {
@@ -241,8 +241,9 @@ template <class K> DEVICE void sort_move(const cuda_sort_args &a) {
         else a.other_indices[base + to[e]] = indices[i];
     }
 }
-KERNEL(gm_sort_move_4, cuda_sort_args, CUDA_SORT_THREADS) { sort_move<uint32_t>(a); }
-KERNEL(gm_sort_move_8, cuda_sort_args, CUDA_SORT_THREADS) { sort_move<uint64_t>(a); }
+KERNEL_OF_TWO(gm_sort_move_4, cuda_sort_args, CUDA_SORT_THREADS) { sort_move<uint32_t, true>(a); }
+KERNEL(gm_sort_move_8, cuda_sort_args, CUDA_SORT_THREADS) { sort_move<uint64_t, true>(a); }
+KERNEL_OF_TWO(gm_sort_move_keys, cuda_sort_args, CUDA_SORT_THREADS) { sort_move<uint32_t, false>(a); }
 
 KERNEL(gm_search, cuda_search_args, CUDA_THREADS) {
     const int64_t i = block_index() * CUDA_THREADS + thread_index();

@@ -2,7 +2,6 @@
  * of the driver mean for that device. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include "cuda/device_state.h"
 #include "cuda/launch.h"
 
@@ -41,7 +40,7 @@ gm_device_result cuda_fails(gm_device_state *d, int error, const char *what) {
     return DEVICE_LOST;
 }
 bool cuda_is_lost(gm_device_state *d) {
-    const bool forked = d->owner != getpid(), lost = atomic_load(&d->lost);
+    const bool forked = driver_is_forked(), lost = atomic_load(&d->lost);
     if (forked || lost) snprintf(reason, sizeof reason, "%s", forked ? DRIVER_FORKED : d->why);
     return forked || lost;
 }
@@ -64,7 +63,9 @@ gm_device_result cuda_issue(gm_device_state *d, gm_kernel fn, const void *args, 
     return outcome;
 }
 
-void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, size_t shared, const void *params) {
+/* cluster: blocks that have one another's memory. */
+static void start(cuda_kernel kernel, const int64_t blocks[3], uint32_t cluster, int threads, size_t shared,
+                  const void *params) {
     gm_device_state *d = issuing;
     int error;
     if (outcome != DEVICE_OK || blocks[0] == 0 || blocks[1] == 0 || blocks[2] == 0) return;
@@ -74,21 +75,43 @@ void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, s
     }
     driver_function *function = module_function(d->driver, &d->module, kernel, shared, &error);
     if (function) {
+        driver_attribute attributes[2];
+        driver_launch how = {.blocks = {(uint32_t)blocks[0], (uint32_t)blocks[1], (uint32_t)blocks[2]},
+                             .threads = {(uint32_t)threads, 1, 1},
+                             .shared = (uint32_t)shared,
+                             .stream = d->stream,
+                             .attributes = attributes};
+        if (d->early) attributes[how.count++] = (driver_attribute){DRIVER_LAUNCH_EARLY, {.yes = 1}};
+        if (cluster > 1)
+            attributes[how.count++] = (driver_attribute){DRIVER_LAUNCH_CLUSTER, {.cluster = {cluster, 1, 1}}};
         void *list[1] = {(void *)(uintptr_t)params};
-        error = d->driver->launch(function, (unsigned)blocks[0], (unsigned)blocks[1], (unsigned)blocks[2],
-                                  (unsigned)threads, 1, 1, (unsigned)shared, d->stream, list, NULL);
+        error = d->driver->launch(&how, function, list, NULL);
     }
     outcome = cuda_fails(d, error, module_kernel_name(kernel));
 }
-
+void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, size_t shared, const void *params) {
+    start(kernel, blocks, 1, threads, shared, params);
+}
 void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, const void *params) {
-    cuda_start_grid(kernel, (int64_t[]){blocks, 1, 1}, threads, shared, params);
+    start(kernel, (int64_t[]){blocks, 1, 1}, 1, threads, shared, params);
+}
+void cuda_start_clusters(cuda_kernel kernel, int64_t blocks, int cluster, int threads, size_t shared,
+                         const void *params) {
+    start(kernel, (int64_t[]){blocks, 1, 1}, (uint32_t)cluster, threads, shared, params);
 }
 
 bool cuda_has_wgmma(void) { return issuing->wgmma; }
 /* Of what kernels declare of their own, the largest with memory that the launch gives has less. */
 #define DECLARED 3072
 size_t cuda_block_memory(void) { return (size_t)issuing->block_memory - DECLARED; }
+
+gm_device_state *cuda_issuing(void) { return outcome == DEVICE_OK ? issuing : NULL; }
+
+/* What the error was for the context, the driver says at its next call. */
+void cuda_library_failed(const char *what, const char *words) {
+    snprintf(reason, sizeof reason, "%s: %s", what, words);
+    outcome = DEVICE_FAILED;
+}
 
 void cuda_refuse(const char *what) {
     snprintf(reason, sizeof reason, "%s is more than the GPU's kernels take: pass stream=mx.cpu", what);

@@ -20,11 +20,30 @@
 #define DEVICE static __device__ __forceinline__
 #define DEVICE_CALL static __device__ __noinline__
 #define METHOD __device__ __forceinline__
-#define KERNEL(name, ARGS, threads)                                                                                    \
-    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ ARGS a)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_WGMMA 1
+#else
+#define HAS_WGMMA 0
+#endif
+/* On sm_90a a kernel's blocks may be there before the kernel before it has ended (device_state.h: early): each waits
+ * for that, and what it wrote, before it touches memory. Then the next kernel's may come, as soon as no block of this
+ * one is still to begin. */
+DEVICE void wait_for_others() {
+#if HAS_WGMMA
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+#define KERNEL_WITH(name, ARGS, ...)                                                                                   \
+    DEVICE void name##_block(const ARGS &a);                                                                           \
+    extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const __grid_constant__ ARGS a) {                   \
+        wait_for_others();                                                                                             \
+        name##_block(a);                                                                                               \
+    }                                                                                                                  \
+    DEVICE void name##_block(const ARGS &a)
+#define KERNEL(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads)
 /* One of which two blocks are to be on a processor at once. */
-#define KERNEL_OF_TWO(name, ARGS, threads)                                                                             \
-    extern "C" __global__ void __launch_bounds__(threads, 2) name(const __grid_constant__ ARGS a)
+#define KERNEL_OF_TWO(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads, 2)
 #define SHARED __shared__
 #define UNROLL _Pragma("unroll")
 #define CONSTANT_TABLE static __constant__ const
@@ -36,6 +55,27 @@ DEVICE int64_t block_count() { return gridDim.x; }
 DEVICE int64_t block_index_y() { return blockIdx.y; }
 DEVICE int64_t block_index_z() { return blockIdx.z; }
 DEVICE void barrier() { __syncthreads(); }
+/* Blocks side by side that the launch makes a cluster of (sm_90a): which one this is, how many, all threads of all of
+ * them, and a float32 in the memory of one, at the same place as `own`. */
+DEVICE int cluster_rank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return (int)rank;
+}
+DEVICE int cluster_size() {
+    uint32_t size;
+    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    return (int)size;
+}
+DEVICE void cluster_barrier() { asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory"); }
+DEVICE float cluster_read(const float *own, int rank) {
+    float x;
+    asm volatile("{\n.reg .u32 at;\nmapa.shared::cluster.u32 at, %1, %2;\nld.shared::cluster.f32 %0, [at];\n}"
+                 : "=f"(x)
+                 : "r"((uint32_t)__cvta_generic_to_shared(own)), "r"(rank)
+                 : "memory");
+    return x;
+}
 DEVICE void warp_barrier() { __syncwarp(); }
 /* What another lane has of a value, of any type of whole words. */
 template <class T, class F> DEVICE T exchange_words(T value, F exchange) {
@@ -116,11 +156,6 @@ DEVICE void commit_copies() { asm volatile("cp.async.commit_group;"); }
 /* All groups but the last `pending` are done. */
 template <int pending> DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(pending)); }
 /* ---- the tensor cores of sm_90a, which four warps side by side use together on operands in the block's memory ---- */
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAS_WGMMA 1
-#else
-#define HAS_WGMMA 0
-#endif
 /* An operand of 16-bit items in lines of 128 bytes, whose pieces of 16 bytes are exchanged by the line's number modulo
  * 8: eight lines begin at a multiple of 1024 bytes. Along k: lines are rows of the matrix, sixty-four items along k
  * each; else a line is one k of sixty-four rows, and `across` the bytes from those rows to the next sixty-four. */

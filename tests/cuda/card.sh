@@ -5,6 +5,9 @@
 here=$(cd "${1:-$(dirname "$0")}" && pwd); out=${OUT:-/tmp}; log=$out/log
 export GOMLX_CUDA_KERNELS=$here/kernels
 unset GOMLX_CUDA_DRIVER
+# torch's own; the programs in C have no Python packages beside them
+export GOMLX_CUDA_BLASLT=${GOMLX_CUDA_BLASLT-$(python3 -c 'import glob, sys
+print(*[path for folder in sys.path for path in glob.glob(folder + "/nvidia/*/lib/libcublasLt.so.1[23]")][:1])')}
 part() { # name, seconds, command
     echo "== $1"; local name=$1 limit=$2; shift 2
     local start=$SECONDS
@@ -30,7 +33,8 @@ build() {
         part racecheck 50 compute-sanitizer --tool racecheck \
             "$here/test_kernels" 3 reduce softmax rms_norm product sort scan
     fi
-    part bench-again 40 "$here/bench_kernels"
+    GOMLX_CUDA_BLASLT=/nothing part bench-own 40 "$here/bench_kernels"
+    GOMLX_CUDA_PDL=0 part bench-late 40 "$here/bench_kernels"
 } 2>&1 | tee "$log"
 echo "== each beside torch"
 awk '/^torch / { name = substr($0, 7, 32); sub(/ +$/, "", name); torch[name] = $(NF - 1) }

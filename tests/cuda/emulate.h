@@ -31,7 +31,7 @@ struct emulated_facts { int threads, bytes; };
 
 /* Of the thread that runs now. */
 struct emulated_thread {
-    int thread, threads;
+    int thread, threads, cluster; /* cluster: blocks of one */
     int64_t block[3], blocks[3];
     char *memory; /* of the block */
 };
@@ -48,6 +48,16 @@ DEVICE int64_t block_count() { return emulated.blocks[0]; }
 DEVICE int64_t block_index_y() { return emulated.block[1]; }
 DEVICE int64_t block_index_z() { return emulated.block[2]; }
 DEVICE void barrier() { emulated_barrier(); }
+void emulated_cluster_barrier();
+char *emulated_memory(int rank);
+DEVICE int cluster_rank() { return (int)(emulated.block[0] % emulated.cluster); }
+DEVICE int cluster_size() { return emulated.cluster; }
+DEVICE void cluster_barrier() { emulated_cluster_barrier(); }
+DEVICE float cluster_read(const float *own, int rank) {
+    float x;
+    memcpy(&x, emulated_memory(rank) + ((const char *)own - emulated.memory), sizeof x);
+    return x;
+}
 DEVICE void warp_barrier() { emulated_warp_barrier(); }
 DEVICE char *block_memory() { return emulated.memory; }
 template <class T> static T emulated_exchange(T value, int from) {

@@ -208,6 +208,7 @@ static gm_device_result open_device(int index, gm_device_state **out, char why[D
     return DEVICE_OK;
 }
 
+static void libraries(char *out, size_t bytes) { snprintf(out, bytes, "none"); }
 static void facts(const gm_device_state *d, gm_device_facts *out) {
     *out = (gm_device_facts){.name = "Fake device",
                              .architecture = "fake_1",
@@ -432,6 +433,7 @@ EXPORT const gm_device_calls gomlx_device = {.kind = "fake",
                                              .count = count_devices,
                                              .open = open_device,
                                              .facts = facts,
+                                             .libraries = libraries,
                                              .alloc = allocate,
                                              .free = give_back,
                                              .pinned = pinned,

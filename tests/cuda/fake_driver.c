@@ -8,10 +8,10 @@
  *
  * fake_fail("alloc", 3) makes the third allocation from now on fail, fake_fail("alloc", 0) none; "pinned", "copy",
  * "launch", "load" (a module or a function) and "mark" likewise, and "lose": the call of any kind at which the card
- * falls off the bus. fake_count gives the calls so far, fake_used the bytes in use, fake_retained how often a card's
- * context was retained. GOMLX_FAKE_VERSION, GOMLX_FAKE_COUNT and GOMLX_FAKE_MAJOR are what the driver says of itself
- * and its cards, whose blocks have as much memory as the least of that major version; GOMLX_FAKE_INIT is what cuInit
- * returns. */
+ * falls off the bus. fake_count gives the calls so far, of "early" the launches that may begin before the one before
+ * ends, fake_used the bytes in use, fake_retained how often a card's context was retained. GOMLX_FAKE_VERSION,
+ * GOMLX_FAKE_COUNT and GOMLX_FAKE_MAJOR are what the driver says of itself and its cards, whose blocks have as much
+ * memory as the least of that major version; GOMLX_FAKE_INIT is what cuInit returns. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -40,8 +40,8 @@
 #define CARDS 8
 enum { SUCCESS, INVALID = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL = 700 };
 
-typedef enum { ALLOC, PINNED, COPY, LAUNCH, LOAD, MARK, LOSE, KINDS } call_kind;
-static const char *const kinds[KINDS] = {"alloc", "pinned", "copy", "launch", "load", "mark", "lose"};
+typedef enum { ALLOC, PINNED, COPY, LAUNCH, LOAD, MARK, LOSE, EARLY, KINDS } call_kind;
+static const char *const kinds[KINDS] = {"alloc", "pinned", "copy", "launch", "load", "mark", "lose", "early"};
 typedef struct block {
     struct block *next;
     char *at;
@@ -60,7 +60,7 @@ typedef struct work {
     struct work *next;
     uint64_t number;
     void (*fn)(const void *);
-    unsigned grid[3], threads;
+    unsigned grid[3], threads, cluster;
     size_t shared, bytes;
     void *to;
     const void *from;
@@ -79,8 +79,8 @@ static struct { int retained; } contexts[CARDS];
 static _Thread_local void *current[16];
 static _Thread_local int depth;
 
-void emulated_launch(void (*fn)(const void *), const void *args, const unsigned *grid, unsigned threads, size_t memory)
-    __attribute__((weak));
+void emulated_launch(void (*fn)(const void *), const void *args, const unsigned *grid, unsigned threads, size_t memory,
+                     unsigned cluster) __attribute__((weak));
 
 EXPORT void fake_fail(const char *what, long nth) {
     for (int i = 0; i < KINDS; i++)
@@ -146,7 +146,7 @@ static void run_work(work *w) {
     pthread_mutex_lock(&lock);
     const size_t opened = open_heap();
     if (w->fn)
-        emulated_launch(w->fn, w->args, w->grid, w->threads, w->shared);
+        emulated_launch(w->fn, w->args, w->grid, w->threads, w->shared, w->cluster);
     else
         memmove(w->to, w->from, w->bytes);
     close_heap(opened);
@@ -396,6 +396,14 @@ EXPORT int cuEventElapsedTime(float *ms, event *from, event *to) {
     *ms = 1;
     return SUCCESS;
 }
+/* What another library does in the stream (fake_blaslt.c). */
+EXPORT void fake_work(void (*work)(void *), void *of) {
+    pthread_mutex_lock(&lock);
+    const size_t opened = open_heap();
+    work(of);
+    close_heap(opened);
+    pthread_mutex_unlock(&lock);
+}
 static void *this_library(void) {
     Dl_info info;
     return dladdr((void *)(uintptr_t)&this_library, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
@@ -426,19 +434,41 @@ EXPORT int cuFuncSetAttribute(function *f, int attribute, int value) {
     f->shared = value;
     return SUCCESS;
 }
-EXPORT int cuLaunchKernel(function *f, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
-                          unsigned threads_z, unsigned shared, void *stream, void **params, void **extra) {
+typedef struct { unsigned id, unused, value[16]; } attribute;
+typedef struct {
+    unsigned blocks[3], threads[3], shared;
+    void *stream;
+    attribute *attributes;
+    unsigned count;
+} launch_config;
+EXPORT int cuLaunchKernelEx(const launch_config *how, function *f, void **params, void **extra) {
     const int error = fails(LAUNCH, INVALID);
-    (void)stream, (void)extra;
+    unsigned cluster = 1;
+    (void)extra;
     if (error)
         return error;
-    if (!x || !y || !z || threads > (unsigned)f->facts->threads || threads_y != 1 || threads_z != 1 ||
-        shared > (unsigned)(f->shared > 48 << 10 ? f->shared : 48 << 10))
+    if (!how->blocks[0] || !how->blocks[1] || !how->blocks[2] || how->threads[0] > (unsigned)f->facts->threads ||
+        how->threads[1] != 1 || how->threads[2] != 1 || how->stream != &used ||
+        how->shared > (unsigned)(f->shared > 48 << 10 ? f->shared : 48 << 10))
         return INVALID;
+    for (unsigned i = 0; i < how->count; i++) {
+        const attribute *a = &how->attributes[i];
+        if (a->id == 4 && a->value[0] && a->value[0] <= 8 && a->value[1] == 1 && a->value[2] == 1 &&
+            how->blocks[0] % a->value[0] == 0)
+            cluster = a->value[0];
+        else if (a->id == 6 && a->value[0] == 1)
+            calls[EARLY]++;
+        else
+            return INVALID;
+    }
     work *w = malloc(sizeof *w + (size_t)f->facts->bytes);
     if (!w)
         return OUT_OF_MEMORY;
-    *w = (work){.fn = f->fn, .grid = {x, y, z}, .threads = threads, .shared = shared};
+    *w = (work){.fn = f->fn,
+                .grid = {how->blocks[0], how->blocks[1], how->blocks[2]},
+                .threads = how->threads[0],
+                .cluster = cluster,
+                .shared = how->shared};
     memcpy(w->args, params[0], (size_t)f->facts->bytes);
     return add_work(w);
 }

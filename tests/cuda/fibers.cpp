@@ -13,8 +13,8 @@
 thread_local emulated_thread emulated;
 
 namespace {
-enum { THREADS = 1024, STACK = 256 << 10 };
-enum state { FREE, RUNS, AT_BARRIER, AT_WARP_BARRIER, DONE };
+enum { CLUSTER = 8, THREADS = CLUSTER * 1024, STACK = 256 << 10 };
+enum state { FREE, RUNS, AT_BARRIER, AT_WARP_BARRIER, AT_CLUSTER_BARRIER, DONE };
 struct fiber {
     void *stack, *at; /* at: its stack pointer while it is not running */
     state is;
@@ -22,6 +22,10 @@ struct fiber {
 };
 fiber fibers[THREADS];
 emulated_lane lanes[THREADS / 32][32];
+char *memories[CLUSTER]; /* of the cluster's blocks */
+int64_t first_block;
+int running; /* the fiber, of those of all blocks of the cluster, each a multiple of 32 from the next */
+int room_of(int threads) { return (threads + 31) / 32 * 32; }
 void *scheduler_at, *scheduler_sanitizer;
 const void *scheduler_stack;
 size_t scheduler_size;
@@ -35,7 +39,7 @@ extern "C" __attribute__((naked, noinline)) void fiber_switch(void **, void *) {
 }
 
 void leave(state is) {
-    fiber *f = &fibers[emulated.thread];
+    fiber *f = &fibers[running];
     f->is = is;
 #if SANITIZED
     __sanitizer_start_switch_fiber(is == DONE ? nullptr : &f->sanitizer, scheduler_stack, scheduler_size);
@@ -55,15 +59,21 @@ void begin() {
     abort();
 }
 
-void enter(int thread) {
-    fiber *f = &fibers[thread];
-    emulated.thread = thread;
+void enter(int which) {
+    fiber *f = &fibers[which];
+    const int block = which / room_of(emulated.threads);
+    running = which;
+    emulated.thread = which % room_of(emulated.threads);
+    emulated.block[0] = first_block + block;
+    emulated.memory = memories[block];
     if (f->is == FREE) {
-        if (!f->stack) f->stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (!f->stack)
+            f->stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         void **top = reinterpret_cast<void **>(static_cast<char *>(f->stack) + STACK) - 2;
         *--top = nullptr; /* what `begin` would return to */
         *--top = reinterpret_cast<void *>(&begin);
-        for (int i = 0; i < 6; i++) *--top = nullptr;
+        for (int i = 0; i < 6; i++)
+            *--top = nullptr;
         f->at = top;
     }
     f->is = RUNS;
@@ -79,7 +89,8 @@ void enter(int thread) {
 /* All threads from `first` on that have not ended are in this state: they go on. */
 bool release(int first, int count, state waiting) {
     for (int i = first; i < first + count; i++)
-        if (fibers[i].is != waiting && fibers[i].is != DONE) return false;
+        if (fibers[i].is != waiting && fibers[i].is != DONE)
+            return false;
     bool any = false;
     for (int i = first; i < first + count; i++)
         if (fibers[i].is == waiting) {
@@ -89,26 +100,40 @@ bool release(int first, int count, state waiting) {
     return any;
 }
 
-void run_block(int threads) {
-    for (int i = 0; i < threads; i++) fibers[i].is = FREE;
+/* Each warp of a block as far as it comes. */
+bool run_warps(int first, int threads) {
+    bool moved = false;
+    for (int warp = first; warp < first + threads; warp += 32) {
+        const int left = first + threads - warp, count = left < 32 ? left : 32;
+        for (int i = warp; i < warp + count; i++)
+            if (fibers[i].is == FREE || fibers[i].is == RUNS) {
+                enter(i);
+                moved = true;
+            }
+        while (release(warp, count, AT_WARP_BARRIER))
+            for (int i = warp; i < warp + count; i++)
+                if (fibers[i].is == RUNS)
+                    enter(i);
+    }
+    return moved;
+}
+void run_cluster(int blocks, int threads) {
+    const int all = blocks * room_of(threads);
+    for (int i = 0; i < all; i++)
+        fibers[i].is = i % room_of(threads) < threads ? FREE : DONE;
     for (;;) {
         bool moved = false, left = false;
-        for (int warp = 0; warp < threads; warp += 32) {
-            const int count = threads - warp < 32 ? threads - warp : 32;
-            for (int i = warp; i < warp + count; i++)
-                if (fibers[i].is == FREE || fibers[i].is == RUNS) {
-                    enter(i);
-                    moved = true;
-                }
-            while (release(warp, count, AT_WARP_BARRIER))
-                for (int i = warp; i < warp + count; i++)
-                    if (fibers[i].is == RUNS) enter(i);
+        for (int first = 0; first < all; first += room_of(threads)) {
+            moved = run_warps(first, threads) || moved;
+            moved = release(first, threads, AT_BARRIER) || moved;
         }
-        moved = release(0, threads, AT_BARRIER) || moved;
-        for (int i = 0; i < threads; i++) left = left || fibers[i].is != DONE;
-        if (!left) return;
+        moved = release(0, all, AT_CLUSTER_BARRIER) || moved;
+        for (int i = 0; i < all; i++)
+            left = left || fibers[i].is != DONE;
+        if (!left)
+            return;
         if (!moved) {
-            fprintf(stderr, "a barrier that not all threads of block %ld meet\n", (long)emulated.block[0]);
+            fprintf(stderr, "a barrier that not all threads of block %ld meet\n", (long)first_block);
             abort();
         }
     }
@@ -117,24 +142,30 @@ void run_block(int threads) {
 
 void emulated_barrier() { leave(AT_BARRIER); }
 void emulated_warp_barrier() { leave(AT_WARP_BARRIER); }
-emulated_lane *emulated_lanes() { return lanes[emulated.thread / 32]; }
+void emulated_cluster_barrier() { leave(AT_CLUSTER_BARRIER); }
+emulated_lane *emulated_lanes() { return lanes[running / 32]; }
+char *emulated_memory(int rank) { return memories[rank]; }
 
-/* One launch, to its end. */
+/* One launch, to its end, in clusters of so many blocks. */
 extern "C" void emulated_launch(void (*fn)(const void *), const void *args, const unsigned *grid, unsigned threads,
-                                size_t memory) {
+                                size_t memory, unsigned cluster) {
     kernel = fn;
     kernel_args = args;
     emulated.threads = (int)threads;
-    for (int d = 0; d < 3; d++) emulated.blocks[d] = grid[d];
+    emulated.cluster = (int)cluster;
+    for (int d = 0; d < 3; d++)
+        emulated.blocks[d] = grid[d];
     for (int64_t z = 0; z < grid[2]; z++)
         for (int64_t y = 0; y < grid[1]; y++)
-            for (int64_t x = 0; x < grid[0]; x++) {
-                void *room = memory ? aligned_alloc(128, (memory + 127) / 128 * 128) : nullptr;
-                emulated.memory = static_cast<char *>(room);
-                emulated.block[0] = x;
+            for (int64_t x = 0; x < grid[0]; x += cluster) {
+                for (unsigned b = 0; b < cluster; b++)
+                    memories[b] = memory ? static_cast<char *>(aligned_alloc(128, (memory + 127) / 128 * 128))
+                                         : nullptr;
+                first_block = x;
                 emulated.block[1] = y;
                 emulated.block[2] = z;
-                run_block((int)threads);
-                free(room);
+                run_cluster((int)cluster, (int)threads);
+                for (unsigned b = 0; b < cluster; b++)
+                    free(memories[b]);
             }
 }

@@ -110,8 +110,8 @@ static void check_arg_reduce(void) {
 }
 
 /* ---- rows ---- */
-static const int64_t row_sizes[] = {1,   2,   3,    4,    5,    31,   32,   33,    64,    127,   255,
-                                    256, 257, 1000, 1024, 1025, 4096, 8200, 12288, 40000, 100001};
+static const int64_t row_sizes[] = {1,   2,    3,    4,    5,    31,   32,    33,    64,     127,    255,   256,
+                                    257, 1000, 1024, 1025, 4096, 8200, 12288, 40000, 100001, 150001, 400003};
 #define ROW_SIZES (int)(sizeof row_sizes / sizeof *row_sizes)
 static void check_softmax(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory()) {

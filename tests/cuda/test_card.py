@@ -129,7 +129,7 @@ def test_an_exhausted_card():
         free = mx.device_info()["memory_size"]
         x = mx.ones((1 << 20,))
         for _ in range(3):
-            large = [mx.ones((free // 16,)) + i for i in range(6)]
+            large = [mx.ones((16384, free // (1 << 18))) + i for i in range(6)]
             said = fails(lambda: mx.eval(large), MemoryError, gomlx.Error)
             del large
             assert "memory" in said, said

@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 import pytest
-from fake_driver import build_fake_driver, write_kernels
+from fake_driver import build_fake_blaslt, build_fake_driver, write_kernels
 from gpu_programs import FORK, run_program
 from places import ROOT
 
@@ -20,7 +20,7 @@ def kernels(tmp_path_factory):
 
 def environment(driver, kernels, **more):
     return {**os.environ, "GOMLX_DEVICE_LIBRARY": "", "GOMLX_DEVICE": "", "GOMLX_CUDA_DRIVER": driver,
-            "GOMLX_CUDA_KERNELS": kernels, **more}
+            "GOMLX_CUDA_KERNELS": kernels, "GOMLX_CUDA_BLASLT": "/nothing.so", **more}
 
 
 # ---- what refuses a GPU: the processor goes on, and who asks for the GPU is told why ----
@@ -109,6 +109,7 @@ def test_a_gpu(run):
         info = mx.device_info()
         assert info["device_name"] == "a card that is not there" and info["architecture"] == "sm_90"
         assert info["driver"] == "CUDA 13.0" and info["kernels"].endswith("(sm_90a)")
+        assert info["libraries"].startswith("no cuBLASLt: pip install \\"nvidia-cublas>=13,<14\\" (/nothing.so: ")
         x = mx.array(np.arange(12, dtype=np.float32).reshape(3, 4))
         assert (x @ x.T).sum().item() == float((np.arange(12).reshape(3, 4) @ np.arange(12).reshape(3, 4).T).sum())
         assert mx.sort(-x, axis=1).tolist()[0] == [-3, -2, -1, 0] and mx.device_info()["fallbacks"] == {}
@@ -232,6 +233,126 @@ def test_the_suite_on_the_kernels(kernels, tests, late):
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
+@pytest.mark.slow
+def test_kernels_begin_while_the_one_before_ends(run, tmp_path):
+    """Where they are machine code that waits for it, unless GOMLX_CUDA_PDL=0 says otherwise; the same bits."""
+    program = """
+        x = mx.softmax(mx.sin(mx.arange(20000, dtype=mx.float32)).reshape(2, 10000) @ mx.ones((10000, 3)), axis=0)
+        print(x.tolist(), fake.fake_count(b"early") == fake.fake_count(b"launch"), fake.fake_count(b"early") == 0)
+    """
+    early, late = run(program), run(program, GOMLX_CUDA_PDL="0")
+    other = run(program, GOMLX_CUDA_KERNELS=write_kernels(tmp_path / "kernels", ["sm_80", "sm_90"]))
+    assert early.endswith("True False\n") and late.endswith("False True\n") and other.endswith("False True\n")
+    assert early.split("]]")[0] == late.split("]]")[0]
+
+
+# ---- products by cuBLASLt ----
+BLASLT = """
+blaslt = ctypes.CDLL(os.environ["GOMLX_CUDA_BLASLT"])
+blaslt.fake_blaslt_fail.argtypes = [ctypes.c_char_p, ctypes.c_long]
+blaslt.fake_blaslt_count.argtypes = [ctypes.c_char_p]
+random = np.random.default_rng(0)
+def draw(*shape, dtype=mx.float32):
+    return mx.array(random.standard_normal(shape).astype(np.float32)).astype(dtype)
+def uses(function):
+    before = blaslt.fake_blaslt_count(b"multiply")
+    got = np.asarray(function().astype(mx.float32))
+    return got, blaslt.fake_blaslt_count(b"multiply") - before
+def close(got, *wanted):
+    return np.allclose(got, np.matmul(*wanted[:2]) + sum(wanted[2:]), rtol=1e-2, atol=1e-2)
+"""
+
+
+@pytest.fixture
+def run_blaslt(run):
+    path = build_fake_blaslt()
+
+    def run_with_library(program, **more):      # which multiplies when it is called: what is before it has run then
+        return run(BLASLT + textwrap.dedent(program), GOMLX_CUDA_BLASLT=path, GOMLX_FAKE_LATE="", **more)
+
+    return run_with_library
+
+
+@pytest.mark.slow
+def test_products_by_cublaslt(run_blaslt):
+    """Dense ones of all types, turned, in batches, with what is added; what it has no form for is made as before."""
+    run_blaslt("""
+        assert mx.device_info()["libraries"].startswith("cuBLASLt 13.1.2 (/"), mx.device_info()["libraries"]
+        for dtype in (mx.float32, mx.float16, mx.bfloat16):
+            x, w, c, bias = (draw(*shape, dtype=dtype) for shape in ((64, 48), (48, 72), (64, 72), (72,)))
+            X, W, C, B = (np.asarray(a.astype(mx.float32)) for a in (x, w, c, bias))
+            for left, right in ((x, w), (mx.contiguous(x.T).T, w), (x, mx.contiguous(w.T).T)):
+                got, calls = uses(lambda: left @ right)
+                assert calls == 1 and close(got, X, W), (dtype, calls)
+            got, calls = uses(lambda: mx.addmm(c, x, w, 0.5, 2.0))
+            assert calls == 1 and close(got / 0.5, X, W, C * 4)
+            got, calls = uses(lambda: mx.addmm(bias, x, w))
+            assert calls == 1 and close(got, X, W, B)
+            got, calls = uses(lambda: mx.addmm(bias, x, w, 1.0, 2.0))
+            assert calls == 0 and close(got, X, W, 2 * B)
+            got, calls = uses(lambda: mx.contiguous(x)[1:, 1:] @ w[1:])
+            assert calls == 1 and close(got, X[1:, 1:], W[1:])
+        x, w = draw(5, 33, 40), draw(5, 40, 65)
+        X, W = np.asarray(x), np.asarray(w)
+        for left, right in ((x, w), (x, w[2]), (x[:1], w), (x[:, ::2], w), (x, w[::-1])):
+            got, calls = uses(lambda: left @ right)
+            assert calls == 1 and close(got, np.asarray(left), np.asarray(right))
+        got, calls = uses(lambda: x[:, :, ::2] @ w[:, ::2])
+        assert calls == 0 and close(got, X[:, :, ::2], W[:, ::2])
+        got, calls = uses(lambda: draw(3, 3) @ draw(3, 3))
+        assert calls == 0
+        wide = draw(1, 4000)
+        assert uses(lambda: wide @ wide.T)[1] == 0 and uses(lambda: wide.T @ wide)[1] == 1
+    """)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what, says", [("create", ""), ("set", ""), ("choose", ""),
+                                        ("multiply", "a product by cuBLASLt: CUBLAS_STATUS_EXECUTION_FAILED")])
+def test_each_call_of_cublaslt_fails_in_turn(run_blaslt, what, says):
+    """Without a description or an algorithm the product is made as before; what fails on the way says so."""
+    run_blaslt(f"""
+        import gc
+        for nth in range(1, 16):
+            x, w = draw(40 + nth, 56), draw(56, 48)
+            blaslt.fake_blaslt_fail(b"{what}", nth if {what!r} != "multiply" else 1)
+            if {says!r}:
+                said = fails(lambda: mx.eval(x @ w), gomlx.Error)
+                assert {says!r} in said, said
+            else:
+                assert close(np.asarray(x @ w), np.asarray(x), np.asarray(w))
+            blaslt.fake_blaslt_fail(b"{what}", 0)
+            assert close(np.asarray(x @ w), np.asarray(x), np.asarray(w))
+    """)
+
+
+@pytest.mark.slow
+def test_cublaslt_is_asked_once_about_a_shape(run_blaslt):
+    """And what it was told is given back when another shape takes the place."""
+    run_blaslt("""
+        x, w = draw(64, 64), draw(64, 64)
+        for _ in range(5):
+            mx.eval(x @ w)
+        assert blaslt.fake_blaslt_count(b"choose") == 1 and blaslt.fake_blaslt_alive() == 5
+        for i in range(600):
+            mx.eval(x @ draw(64, 16 + i))
+        assert blaslt.fake_blaslt_alive() <= 5 * 256 and blaslt.fake_blaslt_count(b"multiply") == 605
+    """)
+
+
+@pytest.mark.slow
+def test_a_cublaslt_that_has_no_algorithm_or_is_something_else(run, run_blaslt):
+    run_blaslt("""
+        x, w = draw(64, 48), draw(48, 72)
+        got, calls = uses(lambda: x @ w)
+        assert calls == 0 and close(got, np.asarray(x), np.asarray(w))
+    """, GOMLX_FAKE_BLASLT="refuses")
+    run("""
+        assert "no cuBLASLt: the library that was found has no cublasLtCreate" in mx.device_info()["libraries"]
+        assert (mx.ones((64, 64)) @ mx.ones((64, 64))).sum().item() == 64 ** 3
+    """, GOMLX_CUDA_BLASLT="libm.so.6")
+
+
 # ---- programs in C, under sanitizers ----
 @pytest.fixture(scope="module")
 def program(engine, kernels):
@@ -262,6 +383,12 @@ def test_what_fits_the_memory_of_a_block(program, tmp_path, major):
     assert program("test_kernels", "2", "quantized_matmul", "scan", "sort", "scatter", "scatter_sums", **card) > 40
     if major == "8":
         assert program("test_kernels", "6", "product", "gather_product", **card) > 15
+
+
+@pytest.mark.slow
+def test_products_by_cublaslt_equal_the_processor_s(program, engine):
+    path = build_fake_blaslt(*(["-fsanitize=address"] if engine.sanitize else []))
+    assert program("test_kernels", "40", "product", GOMLX_CUDA_BLASLT=path) == 80
 
 
 @pytest.mark.slow

@@ -44,6 +44,20 @@ def build_fake_driver(*flags, kernels=True):
     return path
 
 
+def build_fake_blaslt(*flags):
+    """The library in cuBLASLt's place, for the fake driver. flags: those of sanitizers."""
+    cc = shlex.split(os.environ.get("CC", "gcc"))
+    if shutil.which(cc[0]) is None:
+        pytest.skip(f"no compiler: {cc[0]}")
+    compiler = Compiler(ROOT, [*cc, *FLAGS, *flags], 1)
+    objects = list(compiler.compile(["tests/cuda/fake_blaslt.c"]).values())
+    _, path = compiler.find("tests/cuda/fake_blaslt.c", objects, ".so")
+    if not os.path.exists(path):
+        with compiler.locked(), compiler.written(path) as new:
+            compiler.run([*cc, "-shared", *flags, *objects, "-ldl", "-o", new])
+    return path
+
+
 def write_kernels(path, architectures=("sm_90a",)):
     """A file of kernels with nothing in it: those of the fake driver are its own."""
     build = load_build()

@@ -91,15 +91,9 @@ static void capsule_destroy(PyObject *capsule) {
 
 /* Where an evaluated array is, in DLPack's terms. */
 static bool device_of(module_state *state, const gm_array *node, dl_device *out) {
-    gm_device_info info;
-    const int number = gm_array_device(node);
-    *out = (dl_device){DL_CPU, 0};
-    if (!number)
-        return true;
-    if (gm_device_describe(number, &info) != GM_OK)
-        return raise_gm(state), false;
-    *out = (dl_device){DL_CUDA, info.ordinal};
-    return true;
+    const int number = gm_array_device(node), ordinal = number ? gm_device_ordinal(number) : 0;
+    *out = (dl_device){number ? DL_CUDA : DL_CPU, ordinal};
+    return ordinal >= 0 || (raise_gm(state), false);
 }
 
 static void fill_tensor(dl_tensor *tensor, export *e, dl_device device) {
@@ -316,10 +310,10 @@ static int device_number(module_state *state, dl_device device) {
         return 0;
     const int count = device.device_type == DL_CUDA ? gm_device_count(&why) : 0;
     for (int number = 1; number <= count; number++) {
-        gm_device_info info;
-        if (gm_device_describe(number, &info) != GM_OK)
+        const int ordinal = gm_device_ordinal(number);
+        if (ordinal < 0)
             return raise_gm(state), -1;
-        if (info.ordinal == device.device_id)
+        if (ordinal == device.device_id)
             return gm_device_settle(number) == GM_OK ? number : (raise_gm(state), -1);
     }
     if (device.device_type != DL_CUDA)

@@ -1,0 +1,198 @@
+/* launch_blaslt.c - dense products by cuBLASLt. A shape is asked about once: which algorithm, of those that add in one
+ * order however often they run, follows from the shape, the type and whether all is aligned alone. The library's
+ * matrices lie by columns: out is its turned self, d = a b with w as a and x as b. */
+#include <stdlib.h>
+#include <string.h>
+#include "cuda/blaslt.h"
+#include "cuda/device_state.h"
+#include "cuda/launch.h"
+
+#define FEW (1 << 16)                     /* products of numbers, which own kernels do sooner */
+#define MOST_WORKSPACE ((size_t)32 << 20) /* as the library's own users give it on this hardware */
+#define PARTS 16                          /* of a sum along k, each of which has an element of workspace for its own */
+
+typedef enum { ADD_NOTHING, ADD_MATRIX, ADD_BIAS } addition; /* ADD_BIAS: one row to all */
+typedef struct {
+    int64_t rows, columns, k, batch;
+    int64_t x_step, w_step, out_step, add_step; /* from line to line */
+    int64_t x_matrix, w_matrix, out_matrix, add_matrix;
+    int32_t type;
+    bool x_along_lines, w_along_lines, aligned;
+    uint8_t add;
+} product_shape;
+typedef struct {
+    product_shape shape;
+    bool asked, fits; /* fits: the library has an algorithm */
+    blaslt_desc *desc;
+    blaslt_layout *a, *b, *c, *d;
+    blaslt_algorithm algorithm;
+} product_plan;
+#define PLANS 256
+struct cuda_products {
+    blaslt_handle *handle;
+    product_plan plans[PLANS]; /* a shape has one place, which it may lose to another */
+};
+
+/* ---- which products the library takes ---- */
+/* An operand as lines of k elements side by side, or the other way round, and the step from one to the next. */
+static bool lies_dense(int64_t lines, int64_t k, int64_t line_step, int64_t k_step, bool *along_lines, int64_t *step) {
+    *along_lines = !((k_step == 1 || k == 1) && (lines == 1 || line_step >= k));
+    *step = *along_lines ? (k == 1 ? lines : k_step) : (lines == 1 ? k : line_step);
+    return !*along_lines || ((line_step == 1 || lines == 1) && (k == 1 || k_step >= lines));
+}
+static bool add_fits(const cuda_product_args *p, product_shape *s) {
+    if (!p->add) return true;
+    if (p->add_column != 1 && p->columns > 1) return false;
+    s->add = p->add_row == 0 && p->rows > 1 ? ADD_BIAS : ADD_MATRIX;
+    s->add_step = s->add == ADD_BIAS || p->rows == 1 ? p->columns : p->add_row;
+    if (s->add == ADD_BIAS) return p->beta == 1 && s->add_matrix == 0 && is_aligned(p->add, 16);
+    return s->add_step >= p->columns;
+}
+static bool batch_fits(const cuda_product_args *p, product_shape *s) {
+    int only = -1;
+    for (int d = 0; d < p->batch.ndim; d++)
+        if (p->batch.shape[d] != 1) {
+            if (only >= 0) return false;
+            only = d;
+        }
+    s->batch = p->batch.count;
+    if (only < 0) return true;
+    s->x_matrix = p->x_steps.at[only];
+    s->w_matrix = p->w_steps.at[only];
+    s->out_matrix = p->out_steps.at[only];
+    s->add_matrix = p->add ? p->add_steps.at[only] : 0;
+    return true;
+}
+static bool all_aligned(const cuda_product_args *p, const product_shape *s) {
+    const int64_t each = 16 / type_bytes(p->type);
+    const int64_t steps = s->x_step | s->w_step | s->out_step | s->add_step | s->x_matrix | s->w_matrix |
+                          s->out_matrix | s->add_matrix;
+    return is_aligned(p->out, 16) && is_aligned(p->x, 16) && is_aligned(p->w, 16) && is_aligned(p->add, 16) &&
+           (steps & (each - 1)) == 0;
+}
+static bool shape_of(const cuda_product_args *p, product_shape *s) {
+    memset(s, 0, sizeof *s);
+    if (!is_float_type(p->type) || p->x_index || p->w_index || p->rows <= 0 || p->columns <= 0 || p->k <= 0 ||
+        p->rows > INT32_MAX || p->columns > INT32_MAX || p->k > INT32_MAX || p->batch.count > INT32_MAX)
+        return false;
+    if ((double)p->rows * (double)p->columns * (double)p->k * (double)p->batch.count < FEW) return false;
+    s->rows = p->rows;
+    s->columns = p->columns;
+    s->k = p->k;
+    s->type = p->type;
+    s->out_step = p->rows == 1 ? p->columns : p->out_row;
+    if ((p->out_column != 1 && p->columns > 1) || s->out_step < p->columns || !batch_fits(p, s) || !add_fits(p, s) ||
+        !lies_dense(p->rows, p->k, p->x_row, p->x_k, &s->x_along_lines, &s->x_step) ||
+        !lies_dense(p->columns, p->k, p->w_column, p->w_k, &s->w_along_lines, &s->w_step))
+        return false;
+    s->aligned = all_aligned(p, s);
+    return true;
+}
+static size_t workspace_of(const product_shape *s) {
+    const double wanted = (double)(s->rows * s->columns) * (double)s->batch * PARTS * sizeof(float);
+    return wanted < (double)MOST_WORKSPACE ? (size_t)wanted : MOST_WORKSPACE;
+}
+size_t blaslt_workspace(const cuda_product_args *p) {
+    product_shape s;
+    return shape_of(p, &s) && blaslt_open() ? workspace_of(&s) : 0;
+}
+
+/* ---- what the library is told ---- */
+static blaslt_layout *new_layout(const cuda_blaslt *l, const product_shape *s, int64_t rows, int64_t columns,
+                                 int64_t step, int64_t matrix) {
+    static const int types[] = {BLASLT_TYPE_F16, BLASLT_TYPE_BF16, BLASLT_TYPE_F32};
+    blaslt_layout *made = NULL;
+    const int32_t batch = (int32_t)s->batch;
+    if (l->layout_create(&made, types[float_index(s->type)], (uint64_t)rows, (uint64_t)columns, step) != BLASLT_SUCCESS)
+        return NULL;
+    if (l->layout_set(made, BLASLT_LAYOUT_BATCH, &batch, sizeof batch) == BLASLT_SUCCESS &&
+        l->layout_set(made, BLASLT_LAYOUT_BATCH_STEP, &matrix, sizeof matrix) == BLASLT_SUCCESS)
+        return made;
+    l->layout_destroy(made);
+    return NULL;
+}
+static void forget(const cuda_blaslt *l, product_plan *plan) {
+    blaslt_layout *const layouts[] = {plan->a, plan->b, plan->c, plan->d};
+    for (int i = 0; i < 4; i++)
+        if (layouts[i]) l->layout_destroy(layouts[i]);
+    if (plan->desc) l->desc_destroy(plan->desc);
+    memset(plan, 0, sizeof *plan);
+}
+static bool describe(const cuda_blaslt *l, product_plan *plan) {
+    const product_shape *s = &plan->shape;
+    const int32_t turn_a = s->w_along_lines ? 0 : BLASLT_TURNED, turn_b = s->x_along_lines ? BLASLT_TURNED : 0;
+    const uint32_t epilogue = BLASLT_EPILOGUE_BIAS;
+    const bool adds = s->add == ADD_MATRIX;
+    if (l->desc_create(&plan->desc, BLASLT_COMPUTE_F32, BLASLT_TYPE_F32) != BLASLT_SUCCESS ||
+        l->desc_set(plan->desc, BLASLT_DESC_TURN_A, &turn_a, sizeof turn_a) != BLASLT_SUCCESS ||
+        l->desc_set(plan->desc, BLASLT_DESC_TURN_B, &turn_b, sizeof turn_b) != BLASLT_SUCCESS ||
+        (s->add == ADD_BIAS &&
+         l->desc_set(plan->desc, BLASLT_DESC_EPILOGUE, &epilogue, sizeof epilogue) != BLASLT_SUCCESS))
+        return false;
+    plan->a = s->w_along_lines ? new_layout(l, s, s->columns, s->k, s->w_step, s->w_matrix)
+                               : new_layout(l, s, s->k, s->columns, s->w_step, s->w_matrix);
+    plan->b = s->x_along_lines ? new_layout(l, s, s->rows, s->k, s->x_step, s->x_matrix)
+                               : new_layout(l, s, s->k, s->rows, s->x_step, s->x_matrix);
+    plan->d = new_layout(l, s, s->columns, s->rows, s->out_step, s->out_matrix);
+    plan->c = new_layout(l, s, s->columns, s->rows, adds ? s->add_step : s->out_step,
+                         adds ? s->add_matrix : s->out_matrix);
+    return plan->a && plan->b && plan->c && plan->d;
+}
+static bool choose(const cuda_blaslt *l, blaslt_handle *handle, product_plan *plan) {
+    const uint64_t workspace = workspace_of(&plan->shape);
+    const uint32_t reduction = BLASLT_REDUCTION_COMPUTE_TYPE; /* or none: no sums by whoever comes first */
+    const uint32_t alignment = plan->shape.aligned ? 16 : (uint32_t)type_bytes(plan->shape.type);
+    blaslt_preference *preference = NULL;
+    blaslt_choice choice = {.status = BLASLT_NOT_SUPPORTED};
+    int found = 0;
+    if (l->preference_create(&preference) != BLASLT_SUCCESS) return false;
+    bool told = l->preference_set(preference, BLASLT_PREFER_WORKSPACE, &workspace, sizeof workspace) == 0 &&
+                l->preference_set(preference, BLASLT_PREFER_REDUCTION, &reduction, sizeof reduction) == 0;
+    for (int i = 0; i < 4; i++)
+        told = told && l->preference_set(preference, BLASLT_PREFER_ALIGNMENT_A + i, &alignment, sizeof alignment) == 0;
+    if (told && l->choose(handle, plan->desc, plan->a, plan->b, plan->c, plan->d, preference, 1, &choice, &found) != 0)
+        found = 0;
+    l->preference_destroy(preference);
+    plan->algorithm = choice.algorithm;
+    return found > 0 && choice.status == BLASLT_SUCCESS && choice.workspace <= workspace;
+}
+
+/* ---- products ---- */
+static struct cuda_products *products_of(const cuda_blaslt *l, gm_device_state *d) {
+    if (d->products) return d->products;
+    struct cuda_products *made = calloc(1, sizeof *made);
+    if (made && l->create(&made->handle) != BLASLT_SUCCESS) made->handle = NULL; /* own kernels go on */
+    return d->products = made;
+}
+static bool set_bias(const cuda_blaslt *l, const product_plan *plan, const void *bias) {
+    return plan->shape.add != ADD_BIAS || l->desc_set(plan->desc, BLASLT_DESC_BIAS, &bias, sizeof bias) == 0;
+}
+/* NULL: the library has nothing for this shape. */
+static const product_plan *plan_of(const cuda_blaslt *l, struct cuda_products *all, const product_shape *s,
+                                   const void *bias) {
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (size_t i = 0; i < sizeof *s; i++) hash = (hash ^ ((const uint8_t *)s)[i]) * 0x100000001b3ull;
+    product_plan *plan = &all->plans[(hash >> 32) % PLANS];
+    if (plan->asked && memcmp(&plan->shape, s, sizeof *s) == 0)
+        return plan->fits && set_bias(l, plan, bias) ? plan : NULL;
+    forget(l, plan);
+    plan->shape = *s;
+    plan->asked = true;
+    plan->fits = describe(l, plan) && set_bias(l, plan, bias) && choose(l, all->handle, plan);
+    return plan->fits ? plan : NULL;
+}
+bool blaslt_product(const cuda_product_args *p, void *workspace) {
+    gm_device_state *d = cuda_issuing();
+    const cuda_blaslt *l = workspace ? blaslt_open() : NULL;
+    product_shape s;
+    if (!d || !l || !shape_of(p, &s)) return false;
+    struct cuda_products *all = products_of(l, d);
+    const product_plan *plan = all && all->handle ? plan_of(l, all, &s, p->add) : NULL;
+    if (!plan) return false;
+    const float alpha = p->add ? p->alpha : 1, beta = s.add == ADD_MATRIX ? p->beta : 0;
+    const int status = l->multiply(all->handle, plan->desc, &alpha, p->w, plan->a, p->x, plan->b, &beta,
+                                   s.add == ADD_MATRIX ? p->add : p->out, plan->c, p->out, plan->d, &plan->algorithm,
+                                   workspace, workspace_of(&s), d->stream);
+    if (status != BLASLT_SUCCESS) cuda_library_failed("a product by cuBLASLt", l->status_text(status));
+    return true;
+}
