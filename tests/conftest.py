@@ -26,10 +26,14 @@ def pytest_collection_modifyitems(items):
     """Marks the tests of gpu_differences.py where arrays are on a GPU."""
     if DEVICE == "cpu":
         return
-    from gpu_differences import DIFFERENT, SKIPPED
+    from gpu_differences import DIFFERENT, OF_LIBRARY, SKIPPED
+
+    import gomlx.core as mx
+    has_library = mx.device_info(mx.gpu)["libraries"].startswith("cuBLASLt")
+    different = DIFFERENT + (OF_LIBRARY if has_library else [])
     for item in items:
         name = os.path.relpath(item.path, os.path.join(ROOT, "tests")) + "::" + item.nodeid.split("::", 1)[-1]
-        for table, mark in ((SKIPPED, pytest.mark.skip), (DIFFERENT, pytest.mark.xfail)):
+        for table, mark in ((SKIPPED, pytest.mark.skip), (different, pytest.mark.xfail)):
             for pattern, reason in table:
                 if fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")):
                     item.add_marker(mark(reason=reason))

@@ -7,7 +7,7 @@
 #include "cuda/device_state.h"
 #include "cuda/launch.h"
 
-#define FEW (1 << 16)                     /* products of numbers, which own kernels do sooner */
+#define FEW (1 << 20)                     /* products of numbers, which own kernels do as soon, and begin sooner */
 #define MOST_WORKSPACE ((size_t)32 << 20) /* as the library's own users give it on this hardware */
 #define PARTS 16                          /* of a sum along k, each of which has an element of workspace for its own */
 

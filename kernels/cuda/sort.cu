@@ -140,12 +140,29 @@ DEVICE void put_key(const cuda_sort_args &a, int64_t to, uint32_t key) {
         else ((uint32_t *)a.out)[to] = key ^ sign;
     }
 }
-/* The key of element `at` of a row, as this pass finds it. */
+/* The key of element `at` of a row. */
 template <class K> DEVICE K sort_key(const cuda_sort_args &a, int64_t row, int64_t at) {
     const int64_t i = row * a.length + at;
-    if (!a.in) return ((const K *)a.keys)[i];
     const K key = (K)key_of(a.in, i, a.type, a.one_zero);
     return a.kth ? (K)class_of(key, ((const K *)a.kth)[row * a.length + a.k]) : key;
+}
+/* Those of a thread's elements of a chunk; what is beyond the end comes last. Where they lie as words, all are on their
+ * way before the first is looked at. */
+template <class K>
+DEVICE void sort_keys(const cuda_sort_args &a, int64_t row, int64_t chunk, K (&key)[CUDA_SORT_EACH]) {
+    const int64_t first = sort_place(chunk, 0);
+    const int left = (int)(a.length - first < CUDA_SORT_CHUNK ? a.length - first : CUDA_SORT_CHUNK);
+    const bool floats = sizeof(K) == 4 && a.in && !a.kth && a.type == GM_T_F32;
+    if (!a.in || floats) {
+        const K *from = (const K *)(floats ? a.in : a.keys) + row * a.length + first;
+        UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
+            key[e] = e * WARP < left ? from[e * WARP] : (K) ~(K)0;
+        UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
+            if (floats && e * WARP < left) key[e] = (K)key_of_float((uint32_t)key[e], a.one_zero);
+        return;
+    }
+    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
+        key[e] = e * WARP < left ? sort_key<K>(a, row, first + e * WARP) : (K) ~(K)0;
 }
 DEVICE uint32_t digit_of(uint64_t key, int shift) { return (uint32_t)(key >> shift) & (CUDA_SORT_DIGITS - 1); }
 #define COUNTERS 4 /* of each digit, so that fewer threads wait for one */
@@ -153,8 +170,7 @@ template <class K> DEVICE void sort_count(const cuda_sort_args &a) {
     SHARED uint32_t counts[COUNTERS * CUDA_SORT_DIGITS];
     const int64_t row = block_index() / a.chunks, chunk = block_index() % a.chunks;
     K key[CUDA_SORT_EACH];
-    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
-        if (sort_place(chunk, e) < a.length) key[e] = sort_key<K>(a, row, sort_place(chunk, e));
+    sort_keys(a, row, chunk, key);
     for (int i = thread_index(); i < COUNTERS * CUDA_SORT_DIGITS; i += CUDA_SORT_THREADS) counts[i] = 0;
     barrier();
     UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
@@ -207,9 +223,8 @@ template <class K, bool INDICES> DEVICE void sort_move(const cuda_sort_args &a) 
     const uint32_t total = has_digit ? a.totals[row * DIGITS + d] : 0;
     const uint32_t earlier = has_digit ? a.counts[(row * DIGITS + d) * a.chunks + chunk] : 0;
     K key[EACH];
-    uint32_t at[EACH];                    /* in the block's memory */
-    UNROLL for (int e = 0; e < EACH; e++) /* what is beyond the end comes last */
-        key[e] = sort_place(chunk, e) < a.length ? sort_key<K>(a, row, sort_place(chunk, e)) : (K) ~(K)0;
+    uint32_t at[EACH]; /* in the block's memory */
+    sort_keys(a, row, chunk, key);
     const uint64_t before = order_chunk([&](int e) { return digit_of(key[e], a.shift); }, at, next, sums, total);
     if (has_digit) bases[d] = (uint32_t)(before >> 32) + earlier - (uint32_t)before;
     UNROLL for (int e = 0; e < EACH; e++)
@@ -218,13 +233,18 @@ template <class K, bool INDICES> DEVICE void sort_move(const cuda_sort_args &a) 
     const int left = (int)(a.length - chunk * CUDA_SORT_CHUNK < CUDA_SORT_CHUNK ? a.length - chunk * CUDA_SORT_CHUNK
                                                                                 : CUDA_SORT_CHUNK);
     uint32_t to[EACH];
-    UNROLL for (int e = 0; e < EACH; e++) {
-        const int i = e * CUDA_SORT_THREADS + thread_index();
-        if (i >= left) continue;
-        const K moved = room[i];
-        to[e] = bases[digit_of(moved, a.shift)] + (uint32_t)i;
-        if (!a.last) ((K *)a.other_keys)[base + to[e]] = moved;
-        else if (!INDICES) put_key(a, base + to[e], (uint32_t)moved);
+    K moved[EACH];
+    UNROLL for (int e = 0; e < EACH; e++)
+        moved[e] = room[e * CUDA_SORT_THREADS + thread_index()]; /* of what is beyond the end, too */
+    UNROLL for (int e = 0; e < EACH; e++)
+        to[e] = bases[digit_of(moved[e], a.shift)] + (uint32_t)(e * CUDA_SORT_THREADS + thread_index());
+    if (!a.last) {
+        K *out = (K *)a.other_keys + base;
+        UNROLL for (int e = 0; e < EACH; e++)
+            if (e * CUDA_SORT_THREADS + thread_index() < left) out[to[e]] = moved[e];
+    } else if (!INDICES) {
+        UNROLL for (int e = 0; e < EACH; e++)
+            if (e * CUDA_SORT_THREADS + thread_index() < left) put_key(a, base + to[e], (uint32_t)moved[e]);
     }
     if (!INDICES) return;
     uint32_t *indices = (uint32_t *)room;

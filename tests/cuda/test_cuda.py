@@ -279,7 +279,7 @@ def test_products_by_cublaslt(run_blaslt):
     run_blaslt("""
         assert mx.device_info()["libraries"].startswith("cuBLASLt 13.1.2 (/"), mx.device_info()["libraries"]
         for dtype in (mx.float32, mx.float16, mx.bfloat16):
-            x, w, c, bias = (draw(*shape, dtype=dtype) for shape in ((64, 48), (48, 72), (64, 72), (72,)))
+            x, w, c, bias = (draw(*shape, dtype=dtype) for shape in ((96, 112), (112, 104), (96, 104), (104,)))
             X, W, C, B = (np.asarray(a.astype(mx.float32)) for a in (x, w, c, bias))
             for left, right in ((x, w), (mx.contiguous(x.T).T, w), (x, mx.contiguous(w.T).T)):
                 got, calls = uses(lambda: left @ right)
@@ -292,7 +292,13 @@ def test_products_by_cublaslt(run_blaslt):
             assert calls == 0 and close(got, X, W, 2 * B)
             got, calls = uses(lambda: mx.contiguous(x)[1:, 1:] @ w[1:])
             assert calls == 1 and close(got, X[1:, 1:], W[1:])
-        x, w = draw(5, 33, 40), draw(5, 40, 65)
+        x, w, bias = draw(7, 1, 1600), draw(1600, 200), draw(200)
+        for left in (x, draw(7, 6, 1600), draw(7, 12, 1600)[:, ::2], x[::2], draw(2, 3, 5, 1600)):
+            for added in (None, bias, draw(*left.shape[:-1], 200), draw(left.shape[-2], 200)):
+                got, calls = uses(lambda: left @ w if added is None else mx.addmm(added, left, w))
+                wanted = [np.asarray(a) for a in (left, w, added) if a is not None]
+                assert calls == 1 and close(got, *wanted), left.shape
+        x, w = draw(5, 130, 72), draw(5, 72, 65)
         X, W = np.asarray(x), np.asarray(w)
         for left, right in ((x, w), (x, w[2]), (x[:1], w), (x[:, ::2], w), (x, w[::-1])):
             got, calls = uses(lambda: left @ right)
@@ -314,7 +320,7 @@ def test_each_call_of_cublaslt_fails_in_turn(run_blaslt, what, says):
     run_blaslt(f"""
         import gc
         for nth in range(1, 16):
-            x, w = draw(40 + nth, 56), draw(56, 48)
+            x, w = draw(100 + nth, 128), draw(128, 96)
             blaslt.fake_blaslt_fail(b"{what}", nth if {what!r} != "multiply" else 1)
             if {says!r}:
                 said = fails(lambda: mx.eval(x @ w), gomlx.Error)
@@ -330,20 +336,20 @@ def test_each_call_of_cublaslt_fails_in_turn(run_blaslt, what, says):
 def test_cublaslt_is_asked_once_about_a_shape(run_blaslt):
     """And what it was told is given back when another shape takes the place."""
     run_blaslt("""
-        x, w = draw(64, 64), draw(64, 64)
+        x, w = draw(128, 128), draw(128, 128)
         for _ in range(5):
             mx.eval(x @ w)
         assert blaslt.fake_blaslt_count(b"choose") == 1 and blaslt.fake_blaslt_alive() == 5
-        for i in range(600):
-            mx.eval(x @ draw(64, 16 + i))
-        assert blaslt.fake_blaslt_alive() <= 5 * 256 and blaslt.fake_blaslt_count(b"multiply") == 605
+        for i in range(300):
+            mx.eval(x @ draw(128, 64 + i))
+        assert blaslt.fake_blaslt_alive() <= 5 * 256 and blaslt.fake_blaslt_count(b"multiply") == 305
     """)
 
 
 @pytest.mark.slow
 def test_a_cublaslt_that_has_no_algorithm_or_is_something_else(run, run_blaslt):
     run_blaslt("""
-        x, w = draw(64, 48), draw(48, 72)
+        x, w = draw(96, 112), draw(112, 104)
         got, calls = uses(lambda: x @ w)
         assert calls == 0 and close(got, np.asarray(x), np.asarray(w))
     """, GOMLX_FAKE_BLASLT="refuses")
@@ -388,7 +394,7 @@ def test_what_fits_the_memory_of_a_block(program, tmp_path, major):
 @pytest.mark.slow
 def test_products_by_cublaslt_equal_the_processor_s(program, engine):
     path = build_fake_blaslt(*(["-fsanitize=address"] if engine.sanitize else []))
-    assert program("test_kernels", "40", "product", GOMLX_CUDA_BLASLT=path) == 80
+    assert program("test_kernels", "80", "product", GOMLX_CUDA_BLASLT=path) == 160
 
 
 @pytest.mark.slow
