@@ -9,7 +9,7 @@
 
 #define FEW (1 << 20)                     /* products of numbers, which own kernels do as soon, and begin sooner */
 #define MOST_WORKSPACE ((size_t)32 << 20) /* as the library's own users give it on this hardware */
-#define PARTS 16                          /* of a sum along k, each of which has an element of workspace for its own */
+#define PARTS 64                          /* of a sum along k, each of which has an element of workspace for its own */
 
 typedef enum { ADD_NOTHING, ADD_MATRIX, ADD_BIAS } addition; /* ADD_BIAS: one row to all */
 typedef struct {
@@ -140,7 +140,7 @@ static bool describe(const cuda_blaslt *l, product_plan *plan) {
 }
 static bool choose(const cuda_blaslt *l, blaslt_handle *handle, product_plan *plan) {
     const uint64_t workspace = workspace_of(&plan->shape);
-    const uint32_t reduction = BLASLT_REDUCTION_COMPUTE_TYPE; /* or none: no sums by whoever comes first */
+    const uint32_t reduction = BLASLT_REDUCTION_ANY; /* each adds the parts of a sum in one order */
     const uint32_t alignment = plan->shape.aligned ? 16 : (uint32_t)type_bytes(plan->shape.type);
     blaslt_preference *preference = NULL;
     blaslt_choice choice = {.status = BLASLT_NOT_SUPPORTED};

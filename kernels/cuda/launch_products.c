@@ -173,9 +173,9 @@ bool cuda_product(gm_recorder *r, const gm_product_args *a, int64_t n) {
     product_job job = {.a = *a};
     cuda_product_args p = product_of(a);
     if (!batch_of(a, n, &p)) return r->lack(r, MANY_DIMENSIONS);
-    job.part = part_of(&p); /* what the library chooses for these is 20 times as slow */
+    const size_t bytes = blaslt_workspace(&p);
+    job.part = bytes ? 0 : part_of(&p);
     const int64_t parts = job.part ? blocks_of(p.k, job.part) : 0;
-    const size_t bytes = parts ? 0 : blaslt_workspace(&p);
     if (bytes && !(job.workspace = r->workspace(r, bytes))) return false;
     if (parts && !(job.partial = r->workspace(r, (size_t)(parts * p.rows * p.columns) * sizeof(float)))) return false;
     return r->launch(r, launch_product, &job, sizeof job, n, 0, 0);
