@@ -9,10 +9,11 @@ of a model of a true shape with random weights (models.py; made in --folder once
 activations as decoders do, "bfloat16" both factors of products with the model's matrices, "float32" nothing. PEFT has
 the same shape dequantised, in float32 and in bfloat16; mlx-lm has MLX's 4 bits in groups of 64, on gomlx.core and on
 the installed mlx, which takes minutes. Each library measures in a process of its own, one after the other.
-Seconds are medians with [least..greatest] of --repeat steps after one that warms up. "memory" is the highest resident
-memory of the steps less what was resident before the first one, with the weights: MB. "of peak": operations of the
-step, those of layers that are computed again included, over the time and over what fma.c measured in the same run with
-float32."""
+Seconds are medians with [least..greatest] of --repeat steps after one that warms up; where that one takes longer than
+--seconds, it is the only one ("first"). "memory" is the highest resident memory of the steps less what was resident
+before the first one, with the weights: MB; in brackets over the floor, what a step must keep. "of peak": operations of
+the step, those of layers that are computed again included, over the time and over what fma.c measured in the same run
+with float32."""
 import argparse
 import gc
 import json
@@ -51,6 +52,7 @@ def gomlx_step(options, kind):
                               **({} if kind == "int8" else {"activations": "float32"}))
     rounding = {"int8": kind == "int8", "bf16": kind == "bfloat16"}
     _gomlx.keep_memory(True)                                        # as gomlx.train() does
+    mx.eval(model.rows([1], [1]))                                   # the weights are packed now
     rng = np.random.default_rng(0)
     parameters = {}
     for name in model.weight_names():
@@ -171,14 +173,17 @@ def worker(options):
     before = memory("VmRSS")
     with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")                                             # the highest resident memory counts anew
-    losses, times = [step()], []
-    for _ in range(options["repeat"]):
+    start = time.perf_counter()
+    losses, first = [step()], time.perf_counter() - start
+    times = [first] if first > options["seconds"] else []
+    for _ in range(0 if times else options["repeat"]):
         start = time.perf_counter()
         losses.append(step())
         times.append(time.perf_counter() - start)
         if sum(times) > options["seconds"]:
             break
-    print(json.dumps({"times": times, "memory": memory("VmHWM") - before, "losses": losses}), file=answers, flush=True)
+    print(json.dumps({"times": times, "first": first, "memory": memory("VmHWM") - before, "losses": losses}),
+          file=answers, flush=True)
 
 
 # ---- what a step takes at least ----
@@ -200,6 +205,18 @@ def operations(shape, n, checkpoints):
     backward = 2 * (matrices + 2 * terms + 5 * attention)
     layers = shape["layers"] * (forward * (2 if checkpoints else 1) + backward)
     return n * (layers + 4 * shape["vocab"] * shape["hidden"])
+
+
+def floor(shape, n, checkpoints):
+    """MB that a step must keep: for each token and layer the residual stream twice, queries, keys, values, what
+    attention gives, gate and up, or with checkpoints these of one layer and the stream of all; a slice of logits, of
+    64 MiB or 64 to 256 rows; the terms four times, with gradients and Adam's state."""
+    wide, narrow = shape["heads"] * shape["head_dim"], shape["kv_heads"] * shape["head_dim"]
+    layers, kept = shape["layers"], 2 * (shape["hidden"] + wide + narrow + shape["mlp"])
+    terms = layers * sum(RANK * (rows + columns) for rows, columns in sizes(shape).values())
+    kept = kept + layers * shape["hidden"] if checkpoints else layers * kept
+    rows = min(n, max(64, min(256, 2**24 // shape["vocab"])))
+    return 4 * (n * kept + rows * shape["vocab"] + 4 * terms) / 2**20
 
 
 def measure(options):
@@ -250,9 +267,13 @@ def main():
                 rate = peak(arguments.threads)
                 times = result["times"]
                 share = operations(shape, arguments.tokens, checkpoints == "on") / statistics.median(times) / rate / 1e9
-                found.append({"model": name, "checkpoints": checkpoints, "library": library, "peak": rate, **result})
-                print(f"| {name} | {checkpoints} | {library} | {statistics.median(times):.3g} [{min(times):.3g}.."
-                      f"{max(times):.3g}] | {share:.0%} of {rate:.0f} | {result['memory']:.0f} |", flush=True)
+                least = floor(shape, arguments.tokens, checkpoints == "on")
+                spread = f"[{min(times):.3g}..{max(times):.3g}]" if times != [result["first"]] else "first"
+                found.append({"model": name, "checkpoints": checkpoints, "library": library, "peak": rate,
+                              "floor": least, **result})
+                print(f"| {name} | {checkpoints} | {library} | {statistics.median(times):.3g} {spread} | "
+                      f"{share:.0%} of {rate:.0f} | {result['memory']:.0f} ({result['memory'] / least:.2f}) |",
+                      flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(found, file)

@@ -177,6 +177,8 @@ static gm_array *make(const gm_spec *specs, int n_out, const gm_op *op, gm_array
         a->in[i] = gm_retain(in[i]);
         if (tracing && in[i]->trace > a->trace)
             a->trace = in[i]->trace;
+        if (!atomic_load_explicit(&in[i]->ticket, memory_order_relaxed) && in[i]->depth >= a->depth)
+            a->depth = (uint16_t)(in[i]->depth + (in[i]->depth < UINT16_MAX));
     }
     if (param_size)
         memcpy(a->param, param, param_size);

@@ -38,6 +38,7 @@ struct gm_array {
     uint32_t param_size;
     uint8_t work;            /* a gm_work: of a weight, or of a node that was recorded or says its own */
     _Atomic uint8_t device;  /* where it is, or will be evaluated: changed when it falls back, while others look */
+    uint16_t depth;          /* nodes on the longest way to what was evaluated when it was made; at most UINT16_MAX */
     _Atomic uint64_t ticket; /* 0: not evaluated; TICKET_FAILED; else its number (graph.c) */
     const gm_op *op;         /* NULL for data */
     gm_array **in;
@@ -68,6 +69,13 @@ typedef enum {
     PLACE_FALLBACK, /* there, because no other device has it; that is counted */
     PLACE_REFUSED,  /* there, and another device has to be left for it: an error */
 } gm_place;
+
+/* Whether a gradient through what has to be small computes a node's value once more rather than keep it. */
+typedef enum {
+    AGAIN_NEVER,
+    AGAIN_ALWAYS,     /* little work over inputs that are kept in any case */
+    AGAIN_WITH_INPUT, /* little work, which frees nothing but where an input is computed again too */
+} gm_again;
 
 /* An operation. Parameters are zero-padded plain data, copied into the node. */
 struct gm_op {
@@ -111,6 +119,7 @@ struct gm_op {
     const char *(*title)(const void *param); /* what the node does, where op->name does not tell: "exp" */
     uint32_t optional;                       /* bit i: input i may be GM_NONE (rebuild) */
     uint8_t place;                           /* a gm_place */
+    uint8_t again;                           /* a gm_again */
     bool shares;                             /* not a view, but an output may be the memory of an input */
     void (*hold)(void *param);               /* a node with a copy of these parameters exists: takes what they hold */
     /* It needs that no more: gives it back. Called when a node with inputs was recorded, or one without has its value,

@@ -11,6 +11,7 @@
 #include "core/graph.h"
 #include <errno.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "base/grow.h"
@@ -71,6 +72,8 @@ static struct {
     size_t stack_capacity;
     gm_array **order;
     size_t order_capacity;
+    uint64_t *keys; /* of roots, to sort them by */
+    size_t keys_capacity;
     gm_buffer *spare; /* for a gm_error, made before a run, so that cancelling cannot fail */
     bool abandoned;   /* in a forked child: the run of a thread that is not there */
 } engine = {.mutex = PTHREAD_MUTEX_INITIALIZER, .recording = PTHREAD_MUTEX_INITIALIZER, .completed = 1, .ticket = 2};
@@ -333,6 +336,24 @@ static gm_status order_from(gm_array *root, size_t *n_order) {
     return GM_OK;
 }
 
+static int by_key(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Everything that roots need, in an order in which little is in memory at a time: roots that are ready early come
+ * first, as given where they are alike. Of gradients through layers these are the last layer's: when a layer's turn
+ * comes, all that the next one has kept for its own is free. */
+static gm_status order_roots(gm_array *const *roots, size_t n, size_t *n_order) {
+    GM_TRY(grow_array(&engine.keys, 0, &engine.keys_capacity, n, sizeof *engine.keys));
+    for (size_t i = 0; i < n; i++)
+        engine.keys[i] = (uint64_t)roots[i]->depth << 48 | i;
+    qsort(engine.keys, n, sizeof *engine.keys, by_key);
+    for (size_t i = 0; i < n; i++)
+        GM_TRY(order_from(roots[engine.keys[i] & (((uint64_t)1 << 48) - 1)], n_order));
+    return GM_OK;
+}
+
 /* A view in memory of the processor of what is there already, or of such views. */
 static bool is_early(const gm_array *node) {
     const gm_array *in = node->n_in ? node->in[0] : NULL;
@@ -584,11 +605,11 @@ gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_
     }
     run->tracing = trace_depth() > 0;
     engine.epoch++;
-    for (size_t i = 0; i < count; i++) {
-        run->roots[run->n_roots++] = gm_retain(arrays[i]);
-        if (status == GM_OK)
-            status = order_from(arrays[i], &run->n_order);
+    while (run->n_roots < count) {
+        run->roots[run->n_roots] = gm_retain(arrays[run->n_roots]);
+        run->n_roots++;
     }
+    status = order_roots(run->roots, count, &run->n_order);
     if (status == GM_OK)
         status = put_views_first(run->n_order);
     if (status != GM_OK) {

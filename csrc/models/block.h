@@ -61,8 +61,8 @@ typedef struct {
  * gradients may compute it again. */
 static inline gm_array *pass_tap(gm_scope *s, gm_pass *p, int64_t layer, gm_tap_point point, gm_array *x) {
     gm_taps *taps = p->batch->taps;
-    if (p->batch->training && p->batch->training->checkpoints && point == TAP_INPUT)
-        return gm_recompute(s, x, false);
+    if (p->batch->training && point == TAP_INPUT)
+        return gm_recompute(s, x, p->batch->training->checkpoints ? RECOMPUTE_ALL : RECOMPUTE_CHEAP);
     return taps ? taps_apply(s, taps, layer, point, x, p->positions ? p->positions : p->batch->positions) : x;
 }
 gm_array *pass_angles(gm_scope *s, gm_pass *p, gm_layer_kind kind);

@@ -208,7 +208,7 @@ void model_exact_free(gm_model *exact); /* by gm_model_release alone */
 gm_model *model_copy(gm_model *m);
 void model_copy_free(gm_model *copy);
 void *model_copy_member(gm_model *copy, const void *member); /* the copy's own of a layer, or of the model itself */
-void model_use_float32(gm_model *copy); /* no linear layer rounds what it reads */
+void model_use_float32(gm_model *copy);                      /* no linear layer rounds what it reads */
 void model_use_rounded(gm_model *copy); /* they multiply numbers rounded to bfloat16, but for experts: in float32 */
 
 /* A model is loaded with most of its matrices still in rows, in the mapped files: its first pass packs them piece by

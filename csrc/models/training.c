@@ -235,8 +235,8 @@ static gm_array *forward(gm_scope *s, const gm_model *copy, const gm_training_ba
         x = copy->arch->forward(s, copy, &batch, true);
     if (x)
         x = gm_rms_norm(s, x, copy->norm, (float)copy->config.eps);
-    if (x && b->checkpoints)
-        x = gm_recompute(s, x, true);
+    if (x)
+        x = gm_recompute(s, x, RECOMPUTE_NOTHING);
     memory_free(kept);
     return x;
 }
@@ -302,9 +302,12 @@ static gm_array *slice_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_
     if (!dx || !loss)
         return loss;
     *dx = (t->bf16 ? gm_rounded_matmul_columns : gm_packed_matmul_columns)(s, d, m->head.weight);
-    /* After it, so that the logits of a slice are gone before the next one's are made. */
-    gm_array *both[2] = {loss, *dx}, *after = NULL;
-    return *dx && gm_depends(s, both, 2, 1, &after) ? after : NULL;
+    /* Neither without the other, so that the logits of a slice are gone before the next one's are made. */
+    gm_array *both[2] = {loss, *dx}, *done[2];
+    if (!*dx || !gm_depends(s, both, 2, 2, done))
+        return NULL;
+    *dx = done[1];
+    return done[0];
 }
 
 static gm_array *training_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targets *targets) {

@@ -109,7 +109,8 @@ gm_array *element_count(gm_scope *s, gm_array *x, int n, const int *axes, gm_dty
 bool reshape_is_free(const gm_array *node);
 
 gm_array *round_even(gm_scope *s, gm_array *x); /* to the nearest integer, halves to even; keeps the dtype */
-bool recompute_ends(const gm_array *node);      /* a node of recompute_op */
+enum { RECOMPUTE_ALL, RECOMPUTE_CHEAP, RECOMPUTE_NOTHING };
+int recompute_what(const gm_array *node); /* a node of recompute_op */
 /* 0-d array of a value */
 gm_array *scalar_array(gm_scope *s, double value, gm_dtype type);
 

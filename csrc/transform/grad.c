@@ -1,12 +1,14 @@
 /* grad.c - reverse mode: cotangents carried from outputs to traced inputs, each step as ops.
  * Nodes of recompute_op cut what is differentiated into segments. What lies in a segment is not kept from forwards to
- * backwards: when a cotangent arrives there, the segment is made once more from the value at its beginning. */
+ * backwards: when a cotangent arrives there, the segment is made once more from the value at its beginning. Of a
+ * segment that is RECOMPUTE_CHEAP only what ops say is: rules read these in place of the nodes, which are kept
+ * otherwise. */
 #include "base/memory.h"
 #include "core/device.h"
 #include "transform/walk.h"
 
 /* The gradient of an op that has no .vjp: that of its composition. */
-static gm_status compose_vjp(gm_scope *s, gm_array *node, gm_array *cotangent, gm_array **grads) {
+static gm_status compose_vjp(gm_scope *s, gm_array *node, gm_array *const *in, gm_array *cotangent, gm_array **grads) {
     gm_array **traced = memory_array((size_t)node->n_in, sizeof *traced);
     gm_array **inner = memory_array((size_t)node->n_in, sizeof *inner);
     gm_status status = traced && inner ? GM_OK : GM_ENOMEM;
@@ -15,8 +17,8 @@ static gm_status compose_vjp(gm_scope *s, gm_array *node, gm_array *cotangent, g
         int n = 0;
         gm_trace_enter();
         for (int i = 0; i < node->n_in; i++) {
-            bool moves = node->in[i] != GM_NONE && !op_is_nondiff(node->op, i);
-            traced[i] = moves ? gm_tracer(s, node->in[i]) : node->in[i];
+            bool moves = in[i] != GM_NONE && !op_is_nondiff(node->op, i);
+            traced[i] = moves ? gm_tracer(s, in[i]) : in[i];
             if (moves)
                 inner[n++] = traced[i];
         }
@@ -25,7 +27,7 @@ static gm_status compose_vjp(gm_scope *s, gm_array *node, gm_array *cotangent, g
         gm_array **found = memory_array((size_t)n + 1, sizeof *found);
         status = !out ? error_code() : !found ? GM_ENOMEM : gm_vjp(s, &out, &cotangent, 1, inner, n, found);
         for (int i = 0, k = 0; i < node->n_in && status == GM_OK; i++)
-            grads[i] = node->in[i] == GM_NONE || op_is_nondiff(node->op, i) ? NULL : found[k++];
+            grads[i] = in[i] == GM_NONE || op_is_nondiff(node->op, i) ? NULL : found[k++];
         memory_free(found);
     }
     memory_free(traced);
@@ -37,8 +39,10 @@ typedef struct {
     walk w;
     int64_t *first;   /* slot of each node's output 0 */
     gm_array **slots; /* cotangents; NULL: none so far */
-    int32_t *segment; /* of each node, NULL: there is but one; 0: what comes before the first such node */
+    /* Of each node, NULL: there is but one; 0: what is in none; those that are RECOMPUTE_CHEAP have odd numbers. */
+    int32_t *segment;
     gm_array **again; /* nodes of segments that were made once more */
+    bool *begun;      /* of segments: that they were looked through for such nodes */
 } reverse;
 
 static gm_status accumulate(gm_scope *s, gm_array **slot, gm_array *cotangent) {
@@ -60,9 +64,10 @@ static gm_status find_segments(reverse *r) {
         n += r->w.nodes[i]->op == &recompute_op;
     if (!n)
         return GM_OK;
+    r->begun = memory_zeroed((size_t)n * 2 + 2);
     r->segment = memory_zeroed((size_t)r->w.count * sizeof *r->segment);
     r->again = memory_zeroed((size_t)r->w.count * sizeof *r->again);
-    if (!r->segment || !r->again)
+    if (!r->segment || !r->again || !r->begun)
         return GM_ENOMEM;
     n = 0;
     for (int64_t i = r->w.n_inputs; i < r->w.count; i++) {
@@ -72,10 +77,20 @@ static gm_status find_segments(reverse *r) {
             if (from >= 0 && r->segment[from] > r->segment[i])
                 r->segment[i] = r->segment[from];
         }
-        if (node->op == &recompute_op)
-            r->segment[i] = recompute_ends(node) ? 0 : ++n;
+        if (node->op != &recompute_op)
+            continue;
+        const int what = recompute_what(node);
+        r->segment[i] = what == RECOMPUTE_NOTHING ? 0 : ++n * 2 + (what == RECOMPUTE_CHEAP);
     }
     return GM_OK;
+}
+
+static bool is_cheap(int32_t segment) { return segment & 1; }
+
+/* Input k of a node, made once more where that is in the node's segment and was; else NULL. */
+static gm_array *again_of(const reverse *r, int32_t segment, const gm_array *node, int k) {
+    const int64_t from = node->in[k] == GM_NONE ? -1 : walk_find(&r->w, node->in[k]);
+    return from >= 0 && r->segment[from] == segment ? r->again[from] : NULL;
 }
 
 /* Node i over inputs of which those in its segment were made once more. */
@@ -86,9 +101,11 @@ static gm_array *make_again(gm_scope *s, reverse *r, int64_t i, gm_array *cotang
     const int n_out = array_n_out(node);
     gm_array **in = memory_array((size_t)(node->n_in + n_out) + 1, sizeof *in), **outs = in + node->n_in;
     for (int k = 0; in && k < node->n_in; k++) {
-        const int64_t from = node->in[k] == GM_NONE ? -1 : walk_find(&r->w, node->in[k]);
-        in[k] = from >= 0 && r->segment[from] == r->segment[i] ? r->again[from] : node->in[k];
+        gm_array *again = again_of(r, r->segment[i], node, k);
+        in[k] = again ? again : node->in[k];
     }
+    if (in && is_cheap(r->segment[i]) && !again_of(r, r->segment[i], node, 0))
+        in[0] = gm_depends(s, (gm_array *[]){in[0], cotangent}, 2, 1, &after);
     if (in && node->op == &pick_op)
         made = array_pick(s, in[0], pick_index(node));
     else if (in && array_nodes(s, node->op, in, node->n_in, node->param, node->param_size, n_out, outs) == GM_OK)
@@ -99,12 +116,41 @@ static gm_array *make_again(gm_scope *s, reverse *r, int64_t i, gm_array *cotang
 
 /* The node as it is for its rule: made once more with all of its segment where it is in one. */
 static gm_array *recomputed(gm_scope *s, reverse *r, int64_t at, gm_array *cotangent) {
-    if (!r->segment || !r->segment[at])
+    if (!r->segment || !r->segment[at] || is_cheap(r->segment[at]))
         return r->w.nodes[at];
     for (int64_t i = r->w.n_inputs; i < r->w.count && !r->again[at]; i++)
         if (r->segment[i] == r->segment[at] && !(r->again[i] = make_again(s, r, i, cotangent)))
             return NULL;
     return r->again[at];
+}
+
+/* Whether a node of a segment of this kind is made once more; those before it have been. */
+static bool goes_again(const reverse *r, int64_t i) {
+    const gm_array *node = r->w.nodes[i];
+    if (node->op->again == AGAIN_ALWAYS)
+        return true;
+    bool any = false;
+    for (int k = 0; k < node->n_in && node->op->again == AGAIN_WITH_INPUT; k++)
+        any |= again_of(r, r->segment[i], node, k) != NULL;
+    return any;
+}
+
+/* Puts what was made once more in the place of inputs of the node, in a segment that is RECOMPUTE_CHEAP: the first time
+ * it is all made, of which only what rules read will be evaluated. */
+static gm_status put_again(gm_scope *s, reverse *r, int64_t at, gm_array *cotangent, gm_array **in) {
+    const gm_array *node = r->w.nodes[at];
+    const int32_t segment = r->segment ? r->segment[at] : 0;
+    if (!is_cheap(segment) || node->op == &recompute_op)
+        return GM_OK;
+    for (int64_t i = r->w.n_inputs; i < r->w.count && !r->begun[segment]; i++)
+        if (r->segment[i] == segment && goes_again(r, i) && !(r->again[i] = make_again(s, r, i, cotangent)))
+            return error_code();
+    r->begun[segment] = true;
+    for (int k = 0; k < node->n_in; k++) {
+        gm_array *again = again_of(r, segment, node, k);
+        in[k] = again ? again : in[k];
+    }
+    return GM_OK;
 }
 
 /* Whether a gradient goes back through the node at all; an error where it would go to what has none. */
@@ -120,11 +166,12 @@ static gm_status check_inputs(const reverse *r, const gm_array *node, bool *any)
     return GM_OK;
 }
 
-static gm_status apply_rule(gm_scope *s, gm_array *node, gm_array *const *cotangents, gm_array **grads) {
+static gm_status apply_rule(gm_scope *s, gm_array *node, gm_array *const *in, gm_array *const *cotangents,
+                            gm_array **grads) {
     if (node->op->vjp)
-        node->op->vjp(s, node, node->in, cotangents, grads);
+        node->op->vjp(s, node, in, cotangents, grads);
     else if (node->op->compose)
-        return compose_vjp(s, node, cotangents[0], grads);
+        return compose_vjp(s, node, in, cotangents[0], grads);
     else
         return gm_fail(GM_EVALUE, "%s has no gradient", node->op->name);
     return GM_OK;
@@ -143,14 +190,20 @@ static gm_status go_back(gm_scope *s, reverse *r, int64_t at) {
         return from < 0 ? GM_OK : accumulate(s, r->slots + r->first[from] + pick_index(node), cotangents[0]);
     }
     GM_TRY(check_inputs(r, node, &any));
-    gm_array **grads = any ? memory_zeroed((size_t)(node->n_in + 1) * sizeof *grads) : NULL;
+    gm_array **grads = any ? memory_zeroed((size_t)(node->n_in + 1) * 2 * sizeof *grads) : NULL;
     if (!grads)
         return any ? GM_ENOMEM : GM_OK;
     gm_array *one = cotangents[0];
     for (int k = 1; k < n_out && !one; k++)
         one = cotangents[k];
-    gm_array *known = recomputed(s, r, at, one);
-    gm_status status = known ? apply_rule(s, known, cotangents, grads) : error_code();
+    gm_array *known = recomputed(s, r, at, one), **in = grads + node->n_in + 1;
+    gm_status status = known ? GM_OK : error_code();
+    for (int k = 0; k < node->n_in && status == GM_OK; k++)
+        in[k] = known->in[k];
+    if (status == GM_OK)
+        status = put_again(s, r, at, one, in);
+    if (status == GM_OK)
+        status = apply_rule(s, known, in, cotangents, grads);
     if (status == GM_OK)
         status = error_code();
     for (int i = 0; i < node->n_in && status == GM_OK; i++) {
@@ -200,6 +253,7 @@ gm_status gm_vjp(gm_scope *s, gm_array *const *outputs, gm_array *const *cotange
     memory_free(r.slots);
     memory_free(r.segment);
     memory_free(r.again);
+    memory_free(r.begun);
     walk_free(&r.w);
     return status;
 }

@@ -82,7 +82,7 @@ def plan_training(path: str | os.PathLike[str] | None, data: Dataset, *, lora: L
     hidden = known["hidden_size"]
     kept = [kept_floats(hidden, layer) for layer in shapes]
     activations = longest * 4 * (sum(kept) if not given.checkpoints else
-                                 max(kept) + sum(hidden + 2 * layer["k_proj"][0] for layer in shapes))
+                                 max(kept) + hidden * len(shapes))
     taught = teaching(teacher, known, data, found, given) if teacher is not None else Teaching()
     slice_bytes = ROUNDED_SLICE_BYTES if given.forward == "bf16" else SLICE_BYTES
     rows = max(SLICE_ROWS[0], min(SLICE_ROWS[1], slice_bytes // 4 // known["vocab_size"]))
@@ -137,9 +137,9 @@ def matrices(known: dict[str, Any], layer: dict[str, Any]) -> dict[str, tuple[in
 
 
 def kept_floats(hidden: int, layer: dict[str, tuple[int, int]]) -> int:
-    """Of a token: the residual stream and its norm twice, queries, keys, values, attention's output, and the
-    feed-forward part's gate, up and product."""
-    return 4 * hidden + 2 * layer["q_proj"][0] + 2 * layer["k_proj"][0] + 3 * layer["gate_proj"][0]
+    """Of a token: the residual stream twice, queries, keys, values, attention's output, and the feed-forward part's
+    gate and up. Norms, rotations and what gate and up make are computed again."""
+    return 2 * hidden + 2 * layer["q_proj"][0] + 2 * layer["k_proj"][0] + 2 * layer["gate_proj"][0]
 
 
 def weights(known: dict[str, Any], layers: Sequence[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, ...]]:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from gomlx._generation.model import Model
 
 Data = str | os.PathLike[str] | Iterable[Mapping[str, Any]] | Dataset
-LAST_FIRST = ("down_proj", "up_proj", "gate_proj", "o_proj", "v_proj", "k_proj", "q_proj")
-MOST_LAYERS = 1 << 20
 SAVE_SECONDS = 60.0             # after so long the state is saved, however few the steps
 
 
@@ -244,7 +242,7 @@ class TrainingRun(Iterator[Step]):
             scaled = functools.partial(self._scaled, rows=part, first=first, prepared=prepared, total=total,
                                        sums=gradients)
             (_, parts, more), gradients = mx.value_and_grad(scaled)(exact)
-            _gomlx.eval_or_drop(parts, [gradients[name] for name in sorted(gradients, key=from_the_end)], more)
+            _gomlx.eval_or_drop(parts, gradients, more)
             check_finite(self._step + 1, parts.tolist(), part)
             values += parts.tolist()
             for name, one in more.items():
@@ -360,14 +358,6 @@ class TrainingRun(Iterator[Step]):
 
     def _repr_html_(self) -> str:
         return notebook.training_run(self)
-
-
-def from_the_end(name: str) -> tuple[int, int]:
-    """Orders gradients as they arise, from the head and the last layer back, so that what a layer kept is free before
-    the next one's turn: with checkpoints half of the memory of any other order."""
-    layer = next((int(part) for part in name.split(".") if part.isdigit()), -1 if "embed" in name else MOST_LAYERS)
-    kind = next((i for i, part in enumerate(LAST_FIRST) if f".{part}." in name), 0)
-    return -layer, kind
 
 
 def objective(name: str, forward: losses.Forward, model: Model, teacher: Model | StoredTeacher | None,

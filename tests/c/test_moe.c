@@ -29,7 +29,8 @@ typedef struct {
     gm_linear packed, *one; /* the stack, and each expert as a layer by itself */
 } stack;
 
-/* Blocks have random bytes, whose scales are sane: what rounds numbers to blocks is tested by itself, and takes long. */
+/* Blocks have random bytes, whose scales are sane: what rounds numbers to blocks is tested by itself, and takes long.
+ */
 static void to_format(int format, const float *in, int64_t n, void *out) {
     static const int types[] = {GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16};
     const gm_kernels *k = engine_kernels();
@@ -424,9 +425,10 @@ static void free_mixture(mixture *m) {
     free_stack(&m->down);
 }
 
-/* quick: for all instruction sets but one. What the engine does is the same with each; of what a set's kernels do, which
- * have tests of their own, there remain each format with one routing, one token, a few, and more than a tile (shapes).
- * Of MLX's affine formats those with groups of 64: groups of other sizes are the same kernels with another number. */
+/* quick: for all instruction sets but one. What the engine does is the same with each; of what a set's kernels do,
+ * which have tests of their own, there remain each format with one routing, one token, a few, and more than a tile
+ * (shapes). Of MLX's affine formats those with groups of 64: groups of other sizes are the same kernels with another
+ * number. */
 static void formats(bool quick) {
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int fast = 0; fast < 1 + (format == GM_QUANT_bf16 || quant_takes_int8(format)); fast++) {

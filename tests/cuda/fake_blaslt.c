@@ -149,7 +149,7 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(int *handle, desc *d, layout *a, layou
     *found = 0;
     if (error || (mode && strcmp(mode, "refuses") == 0))
         return NOT_SUPPORTED;
-    if (*handle != HANDLE || asked != 1 || p->reduction != 2 || !fit(d, a, b, c, out))
+    if (*handle != HANDLE || asked != 1 || p->reduction != 7 || !fit(d, a, b, c, out))
         return INVALID;
     choices[0] = (choice){.chosen = {{sum_of(d, a, b, c, out), p->alignments[0]}}, .workspace = p->workspace};
     *found = 1;

@@ -297,6 +297,50 @@ def test_a_head_that_waits_in_its_file_gives_the_same_bits(case, bf16):
     assert found(exact(path)) == found(packed)
 
 
+WIDE = SMALL | {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8, "num_attention_heads": 4,
+                "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 4096}
+
+
+def peak_of(work):
+    """Bytes of arrays above what there was, while work() is evaluated."""
+    before = mx.get_active_memory(mx.cpu)
+    mx.reset_peak_memory(mx.cpu)
+    mx.eval(work())
+    return mx.get_peak_memory(mx.cpu) - before
+
+
+def test_a_step_keeps_what_it_must(tmp_path):
+    """Near the floor of docs/fine-tuning.md, in whatever order gradients are asked for; with checkpoints what a single
+    layer computes with is a large share of it."""
+    path, n = str(tmp_path / "model.gguf"), 1000
+    checkpoints.save_gguf(path, WIDE, checkpoints.random_weights(WIDE))
+    model = exact(path)
+    p = parameters(model)
+    [ids] = texts(WIDE["vocab_size"], [n])
+    adapter = sum(one.nbytes for pair in p.values() for one in pair)
+    mx.eval(model.rows([1], [1]))
+    kept, hidden = 4 * n * (2 * 256 + 2 * 256 + 2 * 128 + 2 * 768), 4 * n * 256
+    for options, floor in (({}, 8 * kept), ({"checkpoints": True}, kept + 8 * hidden)):
+        floor += 4 * 256 * WIDE["vocab_size"] + adapter
+        for reverse in (False, True):
+            def work(options=options, reverse=reverse):
+                value, grads = mx.value_and_grad(engine_loss(model, [ids], **options))(p)
+                return value, [grads[name] for name in sorted(grads, reverse=reverse)]
+            assert peak_of(work) < (2.6 if options else 1.3) * floor, (options, reverse)
+
+
+def test_logits_exist_for_a_slice_at_a_time(tmp_path):
+    path = str(tmp_path / "model.gguf")
+    checkpoints.save_gguf(path, WIDE, checkpoints.random_weights(WIDE))
+    model = exact(path)
+    rows, ids = model.rows(list(range(1500)), [1500]), texts(WIDE["vocab_size"], [1500])[0]
+    mx.eval(rows)
+    for chosen in (lambda value, grad: (value, grad), lambda value, grad: grad, lambda value, grad: (grad, value)):
+        def work(chosen=chosen):
+            return chosen(*mx.value_and_grad(lambda x: model.loss(x, ids, gradient=True).mean())(rows))
+        assert peak_of(work) < 1.3 * 4 * 256 * WIDE["vocab_size"] + 3 * rows.nbytes
+
+
 def test_a_loss_of_no_rows_is_an_error(tmp_path):
     path = str(tmp_path / "model.gguf")
     checkpoints.save_gguf(path, SMALL, checkpoints.random_weights(SMALL))

@@ -155,8 +155,8 @@ gm_array *gm_stop_gradient(gm_scope *s, gm_array *x) { return array_node(s, &sto
 
 /* ---- recompute: the same value, after which a gradient computes again what it reads (transform/grad.c), or, where it
  * ends, what is kept once more ---- */
-typedef struct { int32_t ends; } recompute_param;
-static const gm_field recompute_fields[] = {{FIELD_INT, offsetof(recompute_param, ends), "ends", 1}, {0}};
+typedef struct { int32_t what; } recompute_param;
+static const gm_field recompute_fields[] = {{FIELD_INT, offsetof(recompute_param, what), "what", 1}, {0}};
 
 static void recompute_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
     (void)s;
@@ -176,7 +176,7 @@ const gm_op recompute_op = {.name = "recompute",
                             .vjp = recompute_vjp,
                             .vmap = vmap_leading};
 
-bool recompute_ends(const gm_array *node) { return ((const recompute_param *)node->param)->ends != 0; }
-gm_array *gm_recompute(gm_scope *s, gm_array *x, bool ends) {
-    return array_node(s, &recompute_op, &x, 1, &(recompute_param){ends});
+int recompute_what(const gm_array *node) { return ((const recompute_param *)node->param)->what; }
+gm_array *gm_recompute(gm_scope *s, gm_array *x, int what) {
+    return array_node(s, &recompute_op, &x, 1, &(recompute_param){what});
 }

@@ -163,6 +163,7 @@ const gm_op glu_op = {.name = "glu",
                       .infer = glu_infer,
                       .eval = glu_eval,
                       .vjp = glu_vjp,
+                      .again = AGAIN_ALWAYS,
                       .compose = glu_compose,
                       .rebuild = glu_rebuild,
                       .title = title};

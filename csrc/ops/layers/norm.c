@@ -191,6 +191,7 @@ static gm_status norm_rebuild(gm_scope *s, gm_array *const *in, int n_in, const 
      .compose = norm_compose,                                                                                          \
      .rebuild = norm_rebuild,                                                                                          \
      .optional = 1u << IN_WEIGHT | 1u << IN_BIAS,                                                                      \
+     .again = AGAIN_ALWAYS,                                                                                            \
      .work = GM_WORK_NORM}
 const gm_op rms_norm_op = NORM_OP("rms_norm", 2);
 const gm_op layer_norm_op = NORM_OP("layer_norm", 3);

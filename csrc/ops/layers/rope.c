@@ -121,6 +121,7 @@ const gm_op rotate_rows_op = {.name = "rotate_rows",
                               .infer = rotate_infer,
                               .eval = rotate_eval,
                               .vjp = rotate_vjp,
+                              .again = AGAIN_WITH_INPUT,
                               .work = GM_WORK_ATTENTION};
 
 gm_array *gm_rotate_rows(gm_scope *s, gm_array *x, gm_array *angles, int head_dim) {

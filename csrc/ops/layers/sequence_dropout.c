@@ -57,7 +57,8 @@ const gm_op sequence_dropout_op = {.name = "sequence_dropout",
                                    .fields = fields,
                                    .infer = dropout_infer,
                                    .eval = dropout_eval,
-                                   .vjp = dropout_vjp};
+                                   .vjp = dropout_vjp,
+                                   .again = AGAIN_ALWAYS};
 
 gm_array *gm_sequence_dropout(gm_scope *s, gm_array *x, float share, int salt, gm_array *keys, gm_array *starts) {
     gm_array *in[INPUTS] = {x, keys, starts};

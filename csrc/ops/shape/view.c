@@ -123,6 +123,7 @@ const gm_op reshape_op = {.name = "reshape",
                           .infer = reshape_infer,
                           .eval = reshape_eval,
                           .vjp = reshape_vjp,
+                          .again = AGAIN_WITH_INPUT,
                           .vmap = reshape_vmap,
                           .rebuild = reshape_rebuild};
 
