@@ -35,6 +35,10 @@ LIBRARIES = ["cjson", "pcre2-8", "pthread", "dl", "m"]
 # What shows in measurements of that which GCC adds to -O2 at -O3; other compilers have it at -O2 and other names for
 # it.
 LOOPS = ["-fvect-cost-model=dynamic", "-funswitch-loops", "-fipa-cp-clone", "-fpeel-loops"]
+# Parts that show nothing of it: all their loops that matter are written with vectors. And those that are as fast with
+# loops in one form each.
+PLAIN = ("decoder", "gemm", "matrices")
+ONE_FORM = ("blocks", "elements", "fft", "index", "linalg", "random", "reductions", "sort", "training")
 
 def read_isas(machine):
     """The rows of kernels/cpu/isa.def for a machine, as platform.machine names it, the best last: (name, the set that
@@ -129,8 +133,9 @@ def parts(isas=ISAS, chosen=None):
     return made
 
 
-# What runs while a model is loaded, and for each new shape of a pass: small is better than fast.
-ONCE = ("csrc/io/", "csrc/models/", "csrc/text/load/")
+# What runs while a model is loaded, for each new shape of a pass, or once a call: small is better than fast.
+ONCE = ("csrc/io/", "csrc/models/", "csrc/py/", "csrc/text/load/", CUDA,
+        *(f"csrc/ops/{family}/" for family in ("index", "layers", "linalg", "products", "shape")))
 
 
 def level(source, isa=None, loops=LOOPS):
@@ -139,14 +144,12 @@ def level(source, isa=None, loops=LOOPS):
     products with packed weights keep -O2, which halves the time of a 4-bit model's tokens."""
     if not is_part(source):
         return ["-Os" if source.startswith(ONCE) else "-O2"]
-    matrices = os.path.basename(source) == "part_matrices.c"
+    part = os.path.basename(source)[len("part_"):-len(".c")]
     if isa == "generic" and len(ISAS) > 1:
-        return ["-O2" if matrices else "-Os"]
-    # Functions begin with a cache line: a loop's speed must not hang on what is linked before it. Sorts are a quarter
-    # smaller without loops in several forms, packed products by a tenth at -O2 alone; neither is slower.
-    if os.path.basename(source) == "part_sort.c":
-        loops = [flag for flag in loops if flag not in ("-funswitch-loops", "-fpeel-loops")]
-    return ["-O2", *([] if matrices else loops), "-falign-functions=64"]
+        return ["-O2" if part == "matrices" else "-Os"]
+    # Functions begin with a cache line: a loop's speed must not hang on what is linked before it.
+    loops = [] if part in PLAIN else loops[:1] if part in ONE_FORM else loops
+    return ["-O2", *loops, "-falign-functions=64"]
 
 
 def own_flags(source):
