@@ -29,9 +29,9 @@ typedef struct {
     gm_linear packed, *one; /* the stack, and each expert as a layer by itself */
 } stack;
 
-/* Blocks have random bytes, whose scales are sane: what rounds numbers to blocks is tested by itself, and takes long.
- */
-static void to_format(int format, const float *in, int64_t n, void *out) {
+/* Blocks have random bytes, with scales of a sane size, but for the first `rounded` values, which the engine rounds to
+ * formats that are not only read (kernels/quants.def): that takes long, and no product knows the difference. */
+static void to_format(int format, const float *in, int64_t n, int64_t rounded, void *out) {
     static const int types[] = {GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16};
     const gm_kernels *k = engine_kernels();
     const int64_t one = 1;
@@ -47,6 +47,9 @@ static void to_format(int format, const float *in, int64_t n, void *out) {
                 0, n);
     else
         fill_weights(format, out, 1, n, FILL_RANDOM);
+    if (format >= GM_QUANT_q4_0 && rounded > 0)
+        k->block_quantize(&(gm_block_quantize_args){.out = out, .in = in, .format = format}, 0,
+                          rounded / gm_quants[format].values);
 }
 
 static gm_array *packed_array(const stack *t, int ndim, const int64_t *shape, int64_t bytes) {
@@ -117,7 +120,7 @@ static stack make_stack(int format, bool fast, bool biased, int64_t experts, int
         if (format > GM_QUANT_mxfp4) {
             pack_groups(format, values, rows, k, packed);
         } else {
-            to_format(format, values, rows * k, file);
+            to_format(format, values, rows * k, e == 0 ? 16 * k : 0, file); /* no stack has fewer rows */
             kernels->pack(&(gm_pack_args){.out = packed, .in = file, .format = format, .rows = rows, .k = k}, 0,
                           panels);
         }
