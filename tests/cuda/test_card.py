@@ -116,7 +116,8 @@ def test_ctrl_c_ends_a_long_evaluation():
             fails(lambda: mx.eval(y), KeyboardInterrupt)
             print(f"Ctrl-C in products of {size}: {(time.perf_counter() - sent[0]) * 1e3:.0f} ms")
             worst = max(worst, time.perf_counter() - sent[0])
-            assert "interrupted" in fails(y.tolist, RuntimeError)
+            if size > 512:      # else it may have ended between two batches, and what is left can be evaluated
+                assert "interrupted" in fails(y.tolist, RuntimeError)
             assert (x * 0 + 1).sum().item() == size * size
         assert worst < 1
     """)
