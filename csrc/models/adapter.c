@@ -74,6 +74,12 @@ static gm_status check_term(const gm_model *m, const gm_adapter_term *t, const g
     if (is_embedding(m, l))
         return gm_fail(GM_EUNSUPPORTED,
                        "adapter: %s is an embedding or the head, expected a linear layer of the decoder", t->layer);
+    if (m->arch->reorders && m->arch->reorders(&m->config, t->layer))
+        return gm_fail(
+            GM_EUNSUPPORTED,
+            "adapter: in this GGUF file the value heads of %s are in another order than an adapter has them: "
+            "load the model from safetensors (gomlx convert), or leave the layer out",
+            t->layer);
     if (!isfinite(t->scale))
         return gm_fail(GM_EVALUE, "adapter: the scale of %s is %g, expected a finite number", t->layer,
                        (double)t->scale);

@@ -262,6 +262,13 @@ static double inside(const gm_config *c, double mlp, double mixture) {
     return (mixture > 0 ? mixture : 2.0 * (double)c->mlp) + (double)(c->n_heads * c->head_dim);
 }
 
+/* Of GGUF, where value heads are tiled. */
+static bool reorders(const gm_config *c, const char *name) {
+    const delta_config *own = c->own;
+    return own->tiled_values && own->n_key_heads > 1 && own->n_value_heads > own->n_key_heads &&
+           strstr(name, ".linear_attn.");
+}
+
 static const char *const next_types[] = {"qwen3_next", NULL}, *const next_gguf[] = {"qwen3next", NULL},
                          *const dense_types[] = {"qwen3_5_text", "qwen3_5", NULL},
                          *const dense_gguf[] = {"qwen35", NULL},
@@ -285,6 +292,7 @@ const gm_architecture qwen3_5_architecture = {.name = "qwen3_5",
                                               .layer_size = sizeof(layer),
                                               .config_size = sizeof(delta_config),
                                               .pick_rows = pick_rows,
+                                              .reorders = reorders,
                                               .fields = qwen3_5_fields,
                                               .configure = configure_qwen3_5,
                                               .forward = forward,
@@ -296,6 +304,7 @@ const gm_architecture qwen3_5_moe_architecture = {.name = "qwen3_5_moe",
                                                   .layer_size = sizeof(layer),
                                                   .config_size = sizeof(delta_config),
                                                   .pick_rows = pick_rows,
+                                                  .reorders = reorders,
                                                   .fields = qwen3_5_fields,
                                                   .configure = configure_qwen3_5_moe,
                                                   .forward = forward,

@@ -103,6 +103,8 @@ static gm_status find_trained(const gm_model *m, const char *name, const gm_name
                       : l && l->weight->ndim != 2            ? "is a stack of experts"
                       : l == &m->embedding && m->config.tied ? "is the embedding and the head at once"
                       : l && l == &m->head                   ? "is the head, whose loss is not the engine's then"
+                      : m->arch->reorders && m->arch->reorders(&m->config, name)
+                          ? "has its value heads in another order in this GGUF file than in others"
                       : l || is_norm(*out) || owner_of(m, (*out)->array) ? NULL
                                                                          : "is neither of a linear layer nor of a norm";
     return why ? gm_fail(GM_EUNSUPPORTED, "training: %s %s, which is not trained whole", name, why) : GM_OK;
