@@ -32,6 +32,8 @@ static struct {
 } devices = {.lock = PTHREAD_MUTEX_INITIALIZER, .fallback = -1};
 
 static _Thread_local int entered = -1;
+static _Thread_local bool
+    looks; /* this thread looks for devices or opens one: drivers fork helpers of their own then */
 _Atomic device_use devices_in_use = DEVICES_UNKNOWN;
 
 /* ---- looking ---- */
@@ -56,17 +58,25 @@ static void look(void) {
 /* How many there are beside the processor. */
 static int count(void) {
     pthread_mutex_lock(&devices.lock);
+    looks = true;
     if (!devices.looked)
         look();
     const int n = devices.count;
+    looks = false;
     pthread_mutex_unlock(&devices.lock);
     return n;
 }
 
 /* ---- forks ---- */
 /* fork waits while somebody looks for devices or opens one: what has begun there could not end in the child. */
-static void fork_prepare(void) { pthread_mutex_lock(&devices.lock); }
-static void fork_parent(void) { pthread_mutex_unlock(&devices.lock); }
+static void fork_prepare(void) {
+    if (!looks)
+        pthread_mutex_lock(&devices.lock);
+}
+static void fork_parent(void) {
+    if (!looks)
+        pthread_mutex_unlock(&devices.lock);
+}
 
 /* No call goes to a device that the parent opened: its driver's threads are not there, and a line may be taken. */
 static void fork_child(void) {
@@ -122,7 +132,9 @@ const device *device_get(int number) {
     opened *o = atomic_load_explicit(&devices.ready[number], memory_order_acquire);
     if (!o) {
         pthread_mutex_lock(&devices.lock);
+        looks = true;
         const gm_status status = open_device(number);
+        looks = false;
         pthread_mutex_unlock(&devices.lock);
         if (status != GM_OK)
             return NULL;

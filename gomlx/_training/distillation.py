@@ -58,6 +58,8 @@ def save_teacher(model: Model, data: Dataset | Sequence[Dataset], path: str | os
     number("temperature", temperature, lambda value: value > 0, "more than 0")
     count = model.vocab_size if top is None else min(arguments.integer("top", top, 1), model.vocab_size)
     sequences = {key_of(one): one for part in parts for row in part for one in row.sequences}
+    if not sequences:
+        raise ValueError("data has no rows, expected those that the model that will learn is trained on")
     arrays = asked(model, sequences, count, temperature, progress)
     known = {"format": FORMAT, "temperature": repr(float(temperature)), "vocab_size": str(model.vocab_size)}
     write(path, lambda stream: mx.save_safetensors(stream, arrays, known))

@@ -114,7 +114,7 @@ class Forward:
         """Those that are trained as a whole, as the engine takes them."""
         if parameters is None:
             return []
-        return [(name, parameters[name] + 1 if name in self.centred else parameters[name],
+        return [(name, parameters[name].astype(mx.float32) + 1 if name in self.centred else parameters[name],
                  sums[name] if sums else None) for name in self.whole]
 
     def rows(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums) -> mx.array:

@@ -1,4 +1,5 @@
-/* blaslt.c - cuBLASLt, looked for when a product is first asked for, and not before: it has hundreds of megabytes. */
+/* blaslt.c - cuBLASLt, looked for when a product is first asked for, or what a card is, and not before: it has hundreds
+ * of megabytes. */
 #include "cuda/blaslt.h"
 #include <dlfcn.h>
 #include <pthread.h>

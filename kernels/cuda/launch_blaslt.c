@@ -140,7 +140,8 @@ static bool describe(const cuda_blaslt *l, product_plan *plan) {
 }
 static bool choose(const cuda_blaslt *l, blaslt_handle *handle, product_plan *plan) {
     const uint64_t workspace = workspace_of(&plan->shape);
-    const uint32_t reduction = BLASLT_REDUCTION_ANY; /* each adds the parts of a sum in one order */
+    /* Each adds the parts of a sum in one order; all but one keep them in the type of the result. */
+    const uint32_t reduction = plan->shape.type == GM_T_F32 ? BLASLT_REDUCTION_ANY : BLASLT_REDUCTION_COMPUTE_TYPE;
     const uint32_t alignment = plan->shape.aligned ? 16 : (uint32_t)type_bytes(plan->shape.type);
     blaslt_preference *preference = NULL;
     blaslt_choice choice = {.status = BLASLT_NOT_SUPPORTED};

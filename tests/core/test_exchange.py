@@ -225,6 +225,9 @@ def test_dlpack_arguments():
     assert '"dltensor"' in repr(a.__dlpack__(stream=1))
     with pytest.raises(BufferError):
         a.__dlpack__(dl_device=(2, 0))
+    for wrong in ({"dl_device": [1, 0]}, {"dl_device": "ab"}, {"max_version": [1, 0]}):
+        with pytest.raises(TypeError, match=next(iter(wrong))):
+            a.__dlpack__(**wrong)
     with pytest.raises(TypeError):
         mx.from_dlpack([1])
 

@@ -149,7 +149,8 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(int *handle, desc *d, layout *a, layou
     *found = 0;
     if (error || (mode && strcmp(mode, "refuses") == 0))
         return NOT_SUPPORTED;
-    if (*handle != HANDLE || asked != 1 || p->reduction != 7 || !fit(d, a, b, c, out))
+    /* Parts of sums of 16-bit numbers are to be float32. */
+    if (*handle != HANDLE || asked != 1 || p->reduction != (out->type ? 2 : 7) || !fit(d, a, b, c, out))
         return INVALID;
     choices[0] = (choice){.chosen = {{sum_of(d, a, b, c, out), p->alignments[0]}}, .workspace = p->workspace};
     *found = 1;

@@ -152,8 +152,13 @@ static gm_array *copied(module_state *state, gm_scope *scope, gm_array *node) {
         contiguous = contiguous && (gm_array_shape(node)[i] == 1 || gm_array_strides(node)[i] == expected);
         expected *= gm_array_shape(node)[i];
     }
-    if (contiguous || gm_array_size(node) == 0)
-        return gm_array_copy(scope, node);
+    if (contiguous || gm_array_size(node) == 0) {
+        gm_array *copy;
+        gm_retain(node); /* its handle may be given another node meanwhile */
+        Py_BEGIN_ALLOW_THREADS copy = gm_array_copy(scope, node);
+        Py_END_ALLOW_THREADS gm_release(node);
+        return copy;
+    }
     const int before = gm_device_enter(gm_array_device(node));
     node = gm_contiguous(scope, node);
     gm_device_enter(before);
@@ -165,6 +170,10 @@ static bool read_wanted(PyObject *value, dl_device *out) {
     int type, id;
     if (!value || value == Py_None)
         return true;
+    if (!PyTuple_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "__dlpack__: dl_device is %R, expected None or two ints", value);
+        return false;
+    }
     if (!PyArg_ParseTuple(value, "ii", &type, &id))
         return false;
     *out = (dl_device){type, id};
@@ -214,8 +223,13 @@ PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, P
     dl_device wanted;
     bool is_copy = false;
     /* A stream would say what to wait for: everything is done when we return. */
-    if (!read_arguments(&sig, args, n, kwnames, v) ||
-        (v[1] && v[1] != Py_None && !PyArg_ParseTuple(v[1], "ii", &major, &minor)))
+    if (!read_arguments(&sig, args, n, kwnames, v))
+        return NULL;
+    if (v[1] && v[1] != Py_None && !PyTuple_Check(v[1])) {
+        PyErr_Format(PyExc_TypeError, "__dlpack__: max_version is %R, expected None or two ints", v[1]);
+        return NULL;
+    }
+    if (v[1] && v[1] != Py_None && !PyArg_ParseTuple(v[1], "ii", &major, &minor))
         return NULL;
     gm_array *node = ((array_object *)self)->node;
     if (gm_array_dtype(node) == GM_PACKED) {
@@ -250,7 +264,10 @@ typedef struct {
 
 static void import_give_back(foreign *link) {
     import *i = (import *)link;
-    settle(i->device);
+    if (i->device) {
+        Py_BEGIN_ALLOW_THREADS settle(i->device);
+        Py_END_ALLOW_THREADS
+    }
     if (i->plain && i->plain->deleter)
         i->plain->deleter(i->plain);
     if (i->versioned && i->versioned->deleter)
@@ -303,6 +320,13 @@ static bool is_complex128(const dl_tensor *tensor) {
     return tensor->dtype.code == DL_COMPLEX && tensor->dtype.bits == 128 && tensor->dtype.lanes == 1;
 }
 
+/* The card has done all; other threads of Python go on meanwhile, for its work may need one of them. */
+static bool settled(module_state *state, int number) {
+    gm_status status;
+    Py_BEGIN_ALLOW_THREADS status = gm_device_settle(number);
+    Py_END_ALLOW_THREADS return status == GM_OK || (raise_gm(state), false);
+}
+
 /* The number here of the device that a tensor is on, all of whose work is done then; -1: there is none. */
 static int device_number(module_state *state, dl_device device) {
     const char *why = "";
@@ -314,7 +338,7 @@ static int device_number(module_state *state, dl_device device) {
         if (ordinal < 0)
             return raise_gm(state), -1;
         if (ordinal == device.device_id)
-            return gm_device_settle(number) == GM_OK ? number : (raise_gm(state), -1);
+            return settled(state, number) ? number : -1;
     }
     if (device.device_type != DL_CUDA)
         PyErr_Format(PyExc_ValueError, "from_dlpack: the tensor is on device type %d, neither on the CPU nor on CUDA",
