@@ -35,8 +35,8 @@ LIBRARIES = ["cjson", "pcre2-8", "pthread", "dl", "m"]
 # What shows in measurements of that which GCC adds to -O2 at -O3; other compilers have it at -O2 and other names for
 # it.
 LOOPS = ["-fvect-cost-model=dynamic", "-funswitch-loops", "-fipa-cp-clone", "-fpeel-loops"]
-# Parts that show nothing of it: all their loops that matter are written with vectors. And those that are as fast with
-# loops in one form each.
+# Parts in which nothing of it shows: all their loops that matter are written with vectors. And those that need only the
+# first of these flags: they are as fast with one form of each loop.
 PLAIN = ("decoder", "gemm", "matrices")
 ONE_FORM = ("blocks", "elements", "fft", "index", "linalg", "random", "reductions", "sort", "training")
 
