@@ -11,7 +11,7 @@ import nbformat
 from nbclient import NotebookClient
 
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "notebooks")
-SECONDS = 60
+SECONDS = 300           # that a cell may take: two were seen to need more than 60 on a busy machine
 WIDGET = "application/vnd.jupyter.widget-view+json"     # a progress bar, where something took long
 METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
             "language_info": {"name": "python"}}
