@@ -9,6 +9,7 @@
 
 #define FEW (1 << 20)                     /* products of numbers, which own kernels do as soon, and begin sooner */
 #define MOST_WORKSPACE ((size_t)32 << 20) /* as the library's own users give it on this hardware */
+#define MOST_CALLS 16                     /* for one product of many matrices */
 #define PARTS 64                          /* of a sum along k, each of which has an element of workspace for its own */
 
 typedef enum { ADD_NOTHING, ADD_MATRIX, ADD_BIAS } addition; /* ADD_BIAS: one row to all */
@@ -45,30 +46,59 @@ static bool add_fits(const cuda_product_args *p, product_shape *s) {
     if (p->add_column != 1 && p->columns > 1) return false;
     s->add = p->add_row == 0 && p->rows > 1 ? ADD_BIAS : ADD_MATRIX;
     s->add_step = s->add == ADD_BIAS || p->rows == 1 ? p->columns : p->add_row;
-    if (s->add == ADD_BIAS) return p->beta == 1 && s->add_matrix == 0 && is_aligned(p->add, 16);
+    bool same = true;
+    for (int d = 0; d < p->batch.ndim; d++) same = same && (p->add_steps.at[d] == 0 || p->batch.shape[d] == 1);
+    if (s->add == ADD_BIAS) return p->beta == 1 && same && is_aligned(p->add, 16);
     return s->add_step >= p->columns;
 }
+/* The library takes matrices that are one step apart, which one dimension of a batch is: the longest. Each of the
+ * others is a call, of which there shall be few. */
+static int longest(const cuda_shape *batch) {
+    int found = 0;
+    for (int d = 1; d < batch->ndim; d++)
+        if (batch->shape[d] > batch->shape[found]) found = d;
+    return found;
+}
+static int64_t calls_of(const cuda_shape *batch) { return batch->count / batch->shape[longest(batch)]; }
 static bool batch_fits(const cuda_product_args *p, product_shape *s) {
-    int only = -1;
-    for (int d = 0; d < p->batch.ndim; d++)
-        if (p->batch.shape[d] != 1) {
-            if (only >= 0) return false;
-            only = d;
-        }
-    s->batch = p->batch.count;
-    if (only < 0) return true;
-    s->x_matrix = p->x_steps.at[only];
-    s->w_matrix = p->w_steps.at[only];
-    s->out_matrix = p->out_steps.at[only];
-    s->add_matrix = p->add ? p->add_steps.at[only] : 0;
+    if (p->batch.count == 0 || calls_of(&p->batch) > MOST_CALLS) return false;
+    const int along = longest(&p->batch);
+    s->batch = p->batch.shape[along];
+    if (s->batch == 1) return true;
+    s->x_matrix = p->x_steps.at[along];
+    s->w_matrix = p->w_steps.at[along];
+    s->out_matrix = p->out_steps.at[along];
+    s->add_matrix = p->add ? p->add_steps.at[along] : 0;
     return true;
 }
 static bool all_aligned(const cuda_product_args *p, const product_shape *s) {
     const int64_t each = 16 / type_bytes(p->type);
-    const int64_t steps = s->x_step | s->w_step | s->out_step | s->add_step | s->x_matrix | s->w_matrix |
-                          s->out_matrix | s->add_matrix;
+    int64_t steps = s->x_step | s->w_step | s->out_step | s->add_step;
+    for (int d = 0; d < p->batch.ndim; d++)
+        if (p->batch.shape[d] > 1)
+            steps |= p->x_steps.at[d] | p->w_steps.at[d] | p->out_steps.at[d] | (p->add ? p->add_steps.at[d] : 0);
     return is_aligned(p->out, 16) && is_aligned(p->x, 16) && is_aligned(p->w, 16) && is_aligned(p->add, 16) &&
            (steps & (each - 1)) == 0;
+}
+/* The operands of call i. */
+static cuda_product_args call_of(cuda_product_args p, int64_t i) {
+    const int along = longest(&p.batch);
+    int64_t out = 0, x = 0, w = 0, add = 0;
+    for (int d = p.batch.ndim - 1; d >= 0; d--) {
+        if (d == along) continue;
+        const int64_t at = i % p.batch.shape[d];
+        i /= p.batch.shape[d];
+        out += at * p.out_steps.at[d];
+        x += at * p.x_steps.at[d];
+        w += at * p.w_steps.at[d];
+        add += at * p.add_steps.at[d];
+    }
+    const int64_t item = type_bytes(p.type);
+    p.out = (char *)p.out + out * item;
+    p.x = (const char *)p.x + x * item;
+    p.w = (const char *)p.w + w * item;
+    if (p.add) p.add = (const char *)p.add + add * item;
+    return p;
 }
 static bool shape_of(const cuda_product_args *p, product_shape *s) {
     memset(s, 0, sizeof *s);
@@ -174,8 +204,7 @@ static const product_plan *plan_of(const cuda_blaslt *l, struct cuda_products *a
     uint64_t hash = 0xcbf29ce484222325ull;
     for (size_t i = 0; i < sizeof *s; i++) hash = (hash ^ ((const uint8_t *)s)[i]) * 0x100000001b3ull;
     product_plan *plan = &all->plans[(hash >> 32) % PLANS];
-    if (plan->asked && memcmp(&plan->shape, s, sizeof *s) == 0)
-        return plan->fits && set_bias(l, plan, bias) ? plan : NULL;
+    if (plan->asked && memcmp(&plan->shape, s, sizeof *s) == 0) return plan->fits ? plan : NULL;
     forget(l, plan);
     plan->shape = *s;
     plan->asked = true;
@@ -191,9 +220,16 @@ bool blaslt_product(const cuda_product_args *p, void *workspace) {
     const product_plan *plan = all && all->handle ? plan_of(l, all, &s, p->add) : NULL;
     if (!plan) return false;
     const float alpha = p->add ? p->alpha : 1, beta = s.add == ADD_MATRIX ? p->beta : 0;
-    const int status = l->multiply(all->handle, plan->desc, &alpha, p->w, plan->a, p->x, plan->b, &beta,
-                                   s.add == ADD_MATRIX ? p->add : p->out, plan->c, p->out, plan->d, &plan->algorithm,
-                                   workspace, workspace_of(&s), d->stream);
-    if (status != BLASLT_SUCCESS) cuda_library_failed("a product by cuBLASLt", l->status_text(status));
+    for (int64_t i = 0; i < calls_of(&p->batch); i++) {
+        const cuda_product_args one = call_of(*p, i);
+        if (!set_bias(l, plan, one.add)) return false;
+        const int status = l->multiply(all->handle, plan->desc, &alpha, one.w, plan->a, one.x, plan->b, &beta,
+                                       s.add == ADD_MATRIX ? one.add : one.out, plan->c, one.out, plan->d,
+                                       &plan->algorithm, workspace, workspace_of(&s), d->stream);
+        if (status != BLASLT_SUCCESS) {
+            cuda_library_failed("a product by cuBLASLt", l->status_text(status));
+            break;
+        }
+    }
     return true;
 }
