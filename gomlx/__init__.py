@@ -59,6 +59,7 @@ if TYPE_CHECKING:       # what __getattr__ below imports
     from gomlx._conversion.convert import convert
     from gomlx._conversion.fuse import fuse
     from gomlx._files.adapters import read_adapter, save_adapter
+    from gomlx._generation.scheduler import QueueFull, Scheduler
     from gomlx._generation.state_bundle import StateBundle
     from gomlx._tools.benchmark import bench, compare_reports
     from gomlx._training.train import train
@@ -69,16 +70,18 @@ logging.getLogger("gomlx").addHandler(logging.NullHandler())
 # What few programs need, by the module that has it, and modules that are attributes without being imported by name.
 _LAZY = {"convert": "_conversion.convert", "fuse": "_conversion.fuse", "bench": "_tools.benchmark",
          "compare_reports": "_tools.benchmark", "StateBundle": "_generation.state_bundle",
+         "Scheduler": "_generation.scheduler", "QueueFull": "_generation.scheduler",
          "Adapter": "_training.adapter", "Term": "_training.adapter", "read_adapter": "_files.adapters",
          "save_adapter": "_files.adapters", "train": "_training.train"}
 _MODULES = ("abilities", "core", "distributed", "loading", "lora", "mlx", "nn", "optimizers", "parsing", "probes",
             "profiling", "utils")
 __all__ = ["Adapter", "AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "Encoding", "Error",
            "FoundModel", "GGUFInfo", "GenerationOptions", "KvStateNotAvailable", "MemoryPlan", "Model",
-           "ModelNotSupported", "Patch", "Probe", "ProbeEvent", "PromptCache", "Recorder", "Result", "Sampling",
-           "Session", "StateBundle", "Steer", "Term", "Token", "TokenStream", "Tokenizer", "ToolCall", "Validation",
-           "__version__", "backends", "bench", "compare_reports", "convert", "discover", "fuse", "gguf_info", "load",
-           "plan_memory", "read_adapter", "sample", "sample_probabilities", "save_adapter", "train"]
+           "ModelNotSupported", "Patch", "Probe", "ProbeEvent", "PromptCache", "QueueFull", "Recorder", "Result",
+           "Sampling", "Scheduler", "Session", "StateBundle", "Steer", "Term", "Token", "TokenStream", "Tokenizer",
+           "ToolCall", "Validation", "__version__", "backends", "bench", "compare_reports", "convert", "discover",
+           "fuse", "gguf_info", "load", "plan_memory", "read_adapter", "sample", "sample_probabilities",
+           "save_adapter", "train"]
 
 arguments.name_public(globals(), set(__all__) & globals().keys())
 arguments.show_as_own(__name__, [globals()[name] for name in __all__ if name in globals()])

@@ -184,6 +184,9 @@ gm_status gm_stream_sample(gm_stream *st, const float *logits, gm_token *token);
 /* options.activations[i] of the rows of the last pass, a copy; after a token, or GM_LOGITS. */
 gm_array *gm_stream_activation(gm_scope *scope, const gm_stream *st, size_t i);
 void gm_stream_cancel(gm_stream *st); /* from any thread; the next event is the last */
+/* Gives back the memory of its session's keys, values and states. The stream goes on later, to the same tokens: it
+ * computes its ids again. GM_ESTATE while it is a member of a decoder or has logits. */
+gm_status gm_stream_yield(gm_stream *st);
 gm_stream_stats gm_stream_get_stats(const gm_stream *st);
 void gm_stream_free(gm_stream *st); /* the session stays usable */
 
@@ -198,6 +201,22 @@ gm_status gm_decoder_add(gm_decoder *d, gm_stream *st);
 /* The next event of any member, as gm_stream_next gives it, and whose it is. A failure with *which set is that member's
  * alone, and its last event; the others go on. GM_END: there are no members. */
 gm_status gm_decoder_next(gm_decoder *d, int slice_ms, gm_stream **which, gm_token *token);
+/* The two halves of gm_decoder_next. One forward pass, or a slice of it: GM_OK when it is done, GM_AGAIN when the slice
+ * is over, GM_END when no member has rows. A failure with *which set is that member's, and its last event. Between
+ * calls members may be added, also in the middle of a pass. */
+gm_status gm_decoder_pass(gm_decoder *d, int slice_ms, gm_stream **which);
+/* The next event that the last pass left; GM_END: there is none, or a pass is under way. */
+gm_status gm_decoder_event(gm_decoder *d, gm_stream **which, gm_token *token);
+/* Takes a member out without ending it. A pass under way that has rows of it is abandoned. */
+gm_status gm_decoder_remove(gm_decoder *d, gm_stream *st);
+/* At most `rows` rows of prompts in a pass, and, while members decode, as many as keep it under gap_ms by what passes
+ * took so far, but a few in any case; 0: no such bound, or as many as a pass takes. */
+gm_status gm_decoder_limit(gm_decoder *d, int64_t rows, double gap_ms);
+bool gm_decoder_is_running(const gm_decoder *d); /* a pass is under way: gm_decoder_pass goes on with it */
+/* A session with what a member has computed so far. GM_ESTATE while a pass is under way. */
+gm_status gm_decoder_fork(const gm_decoder *d, const gm_stream *st, gm_session **out);
+/* Memory of all members' keys, values and states; what several share counts once. */
+gm_status gm_decoder_cache_bytes(const gm_decoder *d, int64_t *bytes);
 /* NULL, or where what all passes do is added that have rows of a stream with a profile; outlives the decoder. A pass
  * that has other rows than those that decode is one of prefill. */
 void gm_decoder_set_profile(gm_decoder *d, gm_profile *profile);

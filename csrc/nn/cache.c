@@ -3,6 +3,7 @@
  * arrays), the checkpoints (position and states of each), and the checksum of all that. */
 #include "nn/cache.h"
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/checksum.h"
 #include "base/grow.h"
@@ -341,6 +342,43 @@ int64_t cache_bytes(const gm_cache *c) {
         }
     }
     return bytes;
+}
+
+/* The buffers that a cache holds, of which some are NULL and some come more than once; returns how many. */
+static size_t list_buffers(const gm_cache *c, const gm_buffer **out) {
+    size_t n = 0;
+    for (int i = 0; i < c->layout->n_slots; i++) {
+        const slot_memory *m = &c->slots[i];
+        for (int64_t b = m->begin; b < m->end; b++, n++)
+            if (out)
+                out[n] = m->buffers[b];
+        for (int k = 0; k < c->n_checkpoints; k++, n++)
+            if (out)
+                out[n] = c->checkpoints[k].states[i];
+    }
+    return n;
+}
+static int by_address(const void *a, const void *b) {
+    const uintptr_t x = (uintptr_t)*(gm_buffer *const *)a, y = (uintptr_t)*(gm_buffer *const *)b;
+    return (x > y) - (x < y);
+}
+
+gm_status caches_bytes(gm_cache *const *caches, size_t n, int64_t *bytes) {
+    size_t count = 0, at = 0;
+    for (size_t i = 0; i < n; i++)
+        count += list_buffers(caches[i], NULL);
+    const gm_buffer **all = memory_array(count + 1, sizeof *all);
+    *bytes = 0;
+    if (!all)
+        return GM_ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        at += list_buffers(caches[i], all + at);
+    qsort(all, count, sizeof *all, by_address);
+    for (size_t i = 0; i < count; i++)
+        if (all[i] && (i == 0 || all[i] != all[i - 1]))
+            *bytes += (int64_t)all[i]->bytes;
+    memory_free(all);
+    return GM_OK;
 }
 
 void cache_addresses(const gm_cache *c, int slot, gm_cache_address arrays[2]) {

@@ -52,6 +52,8 @@ size_t cache_save_bytes(const gm_cache *c);
 void cache_save(const gm_cache *c, uint8_t *out);
 gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_t size);
 int64_t cache_bytes(const gm_cache *c); /* memory that it holds, shared memory included */
+/* Memory that several hold, of which each piece counts once however many share it. */
+gm_status caches_bytes(gm_cache *const *caches, size_t n, int64_t *bytes);
 /* Where a slot is, for a forward pass: blocks of keys and of values, or the two arrays of a state. Valid until the next
  * call that changes the cache. */
 void cache_addresses(const gm_cache *c, int slot, gm_cache_address arrays[2]);

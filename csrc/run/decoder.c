@@ -1,7 +1,8 @@
 /* decoder.c - the one decode loop: streams of one model, one forward pass after another.
- *  (1) A pass takes one row of each member that decodes and, up to PASS_ROWS, chunks of the other members' prompts, in
- *      the order in which they joined. A row's values depend on its own sequence alone (kernels), so a member's tokens
- *      have the same bits whatever else is decoded.
+ *  (1) A pass takes one row of each member that decodes and, up to a bound, chunks of the other members' prompts: first
+ *      of the one with the fewest rows left, but whoever has waited is served before long. While members decode, the
+ *      bound follows from the gap that they may have and from what a row took so far. A row's values depend on its own
+ *      sequence alone (kernels), so a member's tokens have the same bits whatever else is decoded.
  *  (2) The next pass begins when no member has unread logits: they live in the step until then.
  *  (3) A pass that does not finish is rolled back for every member with rows in it; they request those rows again.
  *  (4) A member with taps has passes of its own, in turn with those that the others share.
@@ -15,7 +16,8 @@
 #include "run/profile.h"
 
 #define KEPT_STEPS 4
-#define POLL_MS 20 /* how often a pass is interrupted to check for cancelled and timed-out members */
+#define POLL_MS 20   /* how often a pass is interrupted to check for cancelled and timed-out members */
+#define LEAST_ROWS 8 /* of prompts in a pass, however small the gap */
 #define LOGITS_FLOATS (INT64_C(1) << 24) /* of one pass with prompts; a decoding pass has as many as it needs */
 
 struct gm_decoder {
@@ -37,6 +39,9 @@ struct gm_decoder {
     gm_step *prefill;          /* the last step with more rows than members, until decoding begins */
     bool left;                 /* a member with adapters did, since the last pass */
     int turn;                  /* index of the next member that may have a pass of its own */
+    int64_t pass_rows;         /* of a pass, at most, but for members that decode */
+    int64_t gap_ns;            /* that prompts may keep members that decode waiting; 0: any */
+    double step_ns, row_ns;    /* what passes without prompts took, and each row of a prompt; 0: not known */
 };
 
 gm_status gm_decoder_new(gm_model *m, gm_decoder **out) {
@@ -44,6 +49,17 @@ gm_status gm_decoder_new(gm_model *m, gm_decoder **out) {
     if (!*out)
         return GM_ENOMEM;
     (*out)->model = gm_model_retain(m);
+    (*out)->pass_rows = PASS_ROWS;
+    return GM_OK;
+}
+
+gm_status gm_decoder_limit(gm_decoder *d, int64_t rows, double gap_ms) {
+    if (rows < 0 || rows > PASS_ROWS)
+        return gm_fail(GM_EVALUE, "decoder: %lld rows of a pass, expected 1 to %d, or 0", (long long)rows, PASS_ROWS);
+    if (!(gap_ms >= 0 && gap_ms <= 1e6))
+        return gm_fail(GM_EVALUE, "decoder: a gap of %g ms, expected 0 (none) to 1000000", gap_ms);
+    d->pass_rows = rows ? rows : PASS_ROWS;
+    d->gap_ns = (int64_t)(gap_ms * 1e6);
     return GM_OK;
 }
 
@@ -170,7 +186,7 @@ static bool choose_tapped(gm_decoder *d, int64_t *rows, bool *logits) {
         int64_t asked = st->taps ? stream_pending_rows(st) : 0;
         if (asked == 0)
             continue;
-        *rows = asked < PASS_ROWS ? asked : PASS_ROWS;
+        *rows = asked < d->pass_rows ? asked : d->pass_rows;
         *logits = *rows == asked;
         d->in_pass[0] = st;
         d->row_counts[0] = (int32_t)*rows;
@@ -198,26 +214,64 @@ static void group_members(gm_decoder *d) {
     }
 }
 
+static bool is_in_pass(const gm_decoder *d, const gm_stream *st) {
+    for (int i = 0; i < d->n_in_pass; i++)
+        if (d->in_pass[i] == st)
+            return true;
+    return false;
+}
+
+/* The member whose prompt is next: the fewest rows left, less what it has waited for; NULL: there is none. */
+static gm_stream *next_prompt(const gm_decoder *d) {
+    gm_stream *best = NULL;
+    int64_t least = 0;
+    for (int i = 0; i < d->n; i++) {
+        gm_stream *st = d->members[i];
+        const int64_t asked = stream_pending_rows(st), left = asked - st->waited;
+        if (asked > 1 && !st->taps && (!best || left < least) && !is_in_pass(d, st)) {
+            best = st;
+            least = left;
+        }
+    }
+    return best;
+}
+
+/* Rows of prompts that the next pass may have, beside those of members that decode. */
+static int64_t prompt_rows(const gm_decoder *d) {
+    const int64_t most = d->pass_rows - d->n_in_pass;
+    if (d->n_in_pass == 0 || d->gap_ns == 0)
+        return most;
+    const double fit = d->row_ns > 0 ? ((double)d->gap_ns - d->step_ns) / d->row_ns : LEAST_ROWS;
+    const int64_t rows = fit > (double)LEAST_ROWS ? (int64_t)fit : LEAST_ROWS;
+    return rows < most ? rows : most;
+}
+
+static void put_in_pass(gm_decoder *d, gm_stream *st, int64_t count) {
+    d->in_pass[d->n_in_pass] = st;
+    d->row_counts[d->n_in_pass++] = (int32_t)count;
+}
+
 /* Chooses the members of the next pass and their rows; GM_END when no member has rows. */
 static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
     if (choose_tapped(d, rows, logits))
         return GM_OK;
-    int64_t most = LOGITS_FLOATS / d->model->config.vocab;
-    *rows = d->n_in_pass = 0;
-    *logits = false;
-    for (int prompts = 0; prompts < 2; prompts++)
-        for (int i = 0; i < d->n; i++) {
-            int64_t asked = stream_pending_rows(d->members[i]);
-            if (asked == 0 || (asked > 1) != prompts || d->members[i]->taps)
-                continue;
-            int64_t free = prompts ? PASS_ROWS - *rows : 1, count = asked < free ? asked : free;
-            if (count <= 0 || (prompts && d->n_in_pass > 0 && d->n_in_pass >= most))
-                break;
-            d->in_pass[d->n_in_pass] = d->members[i];
-            d->row_counts[d->n_in_pass++] = (int32_t)count;
-            *rows += count;
-            *logits |= count == asked;
-        }
+    const int64_t most = LOGITS_FLOATS / d->model->config.vocab;
+    d->n_in_pass = 0;
+    for (int i = 0; i < d->n; i++)
+        if (!d->members[i]->taps && stream_pending_rows(d->members[i]) == 1)
+            put_in_pass(d, d->members[i], 1);
+    *rows = d->n_in_pass;
+    *logits = d->n_in_pass > 0;
+    int64_t free = prompt_rows(d);
+    for (gm_stream *st; free > 0 && (d->n_in_pass == 0 || d->n_in_pass < most) && (st = next_prompt(d));) {
+        const int64_t asked = stream_pending_rows(st), count = asked < free ? asked : free;
+        put_in_pass(d, st, count);
+        *rows += count;
+        *logits |= count == asked;
+        free -= count;
+    }
+    for (int i = 0; i < d->n; i++) /* a pass's rows are what it waited for */
+        d->members[i]->waited += stream_pending_rows(d->members[i]) > 1 ? d->pass_rows / 4 : 0;
     group_members(d);
     return d->n_in_pass || choose_tapped(d, rows, logits) ? GM_OK : GM_END;
 }
@@ -350,15 +404,25 @@ static void discard_step(gm_decoder *d) {
     d->step = NULL;
 }
 
-/* Whether to abandon the pass because of members that are over: no other member needs it, or it may take seconds. */
+/* Whether to abandon the pass because of members that are over: their rows are most of it, which the others would wait
+ * for longer than for their own rows anew. */
 static bool should_abandon_pass(const gm_decoder *d) {
-    int over = 0;
-    int64_t rows = 0;
+    int64_t over = 0, rows = 0;
     for (int i = 0; i < d->n_in_pass; i++) {
-        over += stream_is_over(d->in_pass[i]);
+        over += stream_is_over(d->in_pass[i]) ? d->row_counts[i] : 0;
         rows += d->row_counts[i];
     }
-    return over == d->n_in_pass || (over > 0 && rows > d->n_in_pass);
+    return over == rows || over > rows * 3 / 4;
+}
+
+/* What the pass says of those to come: an average in which the last quarter counts. */
+static void measure(gm_decoder *d, double ns) {
+    int64_t rows = 0;
+    for (int i = 0; i < d->n_in_pass; i++)
+        rows += d->row_counts[i] > 1 ? d->row_counts[i] : 0;
+    double *mean = rows ? &d->row_ns : &d->step_ns;
+    const double found = rows ? (ns > d->step_ns ? ns - d->step_ns : ns) / (double)rows : ns;
+    *mean = *mean > 0 ? 0.75 * *mean + 0.25 * found : found;
 }
 
 /* GM_OK when the pass is done or was abandoned, GM_AGAIN at the deadline (0: none). */
@@ -381,6 +445,7 @@ static gm_status run_pass(gm_decoder *d, int64_t deadline) {
         }
         d->running = false;
         double seconds = (double)(clock_ns() - d->started - step_packing_ns(d->step)) * 1e-9;
+        measure(d, seconds * 1e9);
         if (d->profiled)
             end_profile(d);
         for (int i = 0; i < d->n_in_pass; i++)
@@ -416,24 +481,62 @@ static gm_status next_event(gm_decoder *d, gm_stream **which, gm_token *token) {
     return GM_END;
 }
 
-gm_status gm_decoder_next(gm_decoder *d, int slice_ms, gm_stream **which, gm_token *token) {
-    int64_t deadline = slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0;
+gm_status gm_decoder_pass(gm_decoder *d, int slice_ms, gm_stream **which) {
+    const int64_t deadline = slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0;
+    gm_stream *failed = d->running ? d->in_pass[d->n_in_pass - 1] : NULL;
     *which = NULL;
+    gm_status status = d->running ? GM_OK : begin_pass(d, &failed);
+    if (status == GM_OK)
+        status = run_pass(d, deadline);
+    if (status == GM_OK || status == GM_AGAIN || status == GM_END)
+        return status;
+    failed->state = STREAM_DONE;
+    decoder_remove(d, failed);
+    *which = failed;
+    return status;
+}
+
+bool gm_decoder_is_running(const gm_decoder *d) { return d->running; }
+
+gm_status gm_decoder_event(gm_decoder *d, gm_stream **which, gm_token *token) {
+    *which = NULL;
+    return d->running ? GM_END : next_event(d, which, token);
+}
+
+gm_status gm_decoder_next(gm_decoder *d, int slice_ms, gm_stream **which, gm_token *token) {
+    const int64_t end = slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0;
     for (;;) {
-        gm_status status = d->running ? GM_END : next_event(d, which, token);
+        gm_status status = gm_decoder_event(d, which, token);
         if (status != GM_END)
             return status;
-        gm_stream *failed = d->running ? d->in_pass[d->n_in_pass - 1] : NULL;
-        status = d->running ? GM_OK : begin_pass(d, &failed);
-        if (status == GM_OK)
-            status = run_pass(d, deadline);
-        if (status == GM_AGAIN || status == GM_END)
+        const int64_t left = (end - clock_ns() + 999999) / 1000000;
+        status = gm_decoder_pass(d, !end ? 0 : left > 1 ? (int)left : 1, which);
+        if (status != GM_OK)
             return status;
-        if (status != GM_OK) {
-            failed->state = STREAM_DONE;
-            decoder_remove(d, failed);
-            *which = failed;
-            return status;
-        }
     }
+}
+
+gm_status gm_decoder_remove(gm_decoder *d, gm_stream *st) {
+    if (st->decoder != d)
+        return gm_fail(GM_ESTATE, "decoder: the stream is not a member");
+    decoder_remove(d, st);
+    return GM_OK;
+}
+
+gm_status gm_decoder_fork(const gm_decoder *d, const gm_stream *st, gm_session **out) {
+    *out = NULL;
+    if (st->decoder != d || d->running)
+        return gm_fail(GM_ESTATE, "decoder: a fork is of a member, and between passes");
+    return session_copy(st->session, out);
+}
+
+gm_status gm_decoder_cache_bytes(const gm_decoder *d, int64_t *bytes) {
+    gm_cache **caches = memory_array((size_t)d->n + 1, sizeof(gm_cache *));
+    if (!caches)
+        return GM_ENOMEM;
+    for (int i = 0; i < d->n; i++)
+        caches[i] = d->members[i]->session->cache;
+    const gm_status status = caches_bytes(caches, (size_t)d->n, bytes);
+    memory_free(caches);
+    return status;
 }

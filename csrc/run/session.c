@@ -116,16 +116,14 @@ static gm_status copy_adapters(gm_session *to, const gm_adapter_use *adapters, s
     return GM_OK;
 }
 
-gm_status gm_session_fork(gm_session *s, gm_session **out) {
+gm_status session_copy(const gm_session *s, gm_session **out) {
     *out = NULL;
-    GM_TRY(claim(s));
     gm_session *f = memory_zeroed(sizeof *f);
     gm_status status = f ? cache_fork(s->cache, &f->cache) : GM_ENOMEM;
     if (status == GM_OK)
         status = session_put_ids(f, 0, s->ids, s->n_ids);
     if (status == GM_OK)
         status = copy_adapters(f, s->adapters, s->n_adapters);
-    atomic_store(&s->busy, false);
     if (status == GM_OK) {
         f->length = s->length;
         f->model = gm_model_retain(s->model);
@@ -138,6 +136,14 @@ gm_status gm_session_fork(gm_session *s, gm_session **out) {
         memory_free(f->adapters);
         memory_free(f);
     }
+    return status;
+}
+
+gm_status gm_session_fork(gm_session *s, gm_session **out) {
+    *out = NULL;
+    GM_TRY(claim(s));
+    const gm_status status = session_copy(s, out);
+    atomic_store(&s->busy, false);
     return status;
 }
 

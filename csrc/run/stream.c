@@ -239,6 +239,14 @@ void stream_free(gm_stream *st) {
 
 void gm_stream_cancel(gm_stream *st) { atomic_store(&st->cancelled, true); }
 
+gm_status gm_stream_yield(gm_stream *st) {
+    if (st->decoder || st->state != STREAM_ROWS)
+        return gm_fail(GM_ESTATE, "stream: it can give its cache back between passes, when it is in no decoder");
+    st->session->length = cache_trim(st->session->cache, 0);
+    st->waited = 0;
+    return GM_OK;
+}
+
 gm_stream_stats gm_stream_get_stats(const gm_stream *st) {
     gm_stream_stats stats = st->stats;
     stats.peak_memory = buffer_watch_peak(&st->memory);

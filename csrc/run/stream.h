@@ -58,6 +58,7 @@ struct gm_stream {
     buffer_watch memory;
     gm_profile *profile; /* the caller's, or NULL */
     int64_t deadline;    /* 0: none */
+    int64_t waited;      /* rows' worth of passes that left rows of its prompt for later */
     _Atomic bool cancelled;
 };
 
@@ -65,6 +66,8 @@ struct gm_stream {
 void session_free(gm_session *s);
 /* Replaces the session's ids from `at` on, whatever the cache holds. */
 gm_status session_put_ids(gm_session *s, int64_t at, const int32_t *ids, int64_t n);
+/* A session with the same ids, which shares its memory; no pass may have rows of it. */
+gm_status session_copy(const gm_session *s, gm_session **out);
 /* Its keys are computed with a mix from now on. GM_ESTATE where it has ids whose keys were computed with another one.
  */
 gm_status session_use_mix(gm_session *s, const adapter_mix *mix);

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from gomlx._generation.options import BatchOptions, Message, SamplingFields, Several, Templating
+    from gomlx._generation.scheduler import Scheduler
     from gomlx._generation.state_bundle import StateBundle
     from gomlx._generation.tokenizer import Tokenizer
     from gomlx._gomlx import Ids
@@ -166,12 +167,14 @@ class Model(Adaptable, Inspectable):
     def _set_error(self, error):
         self.error = error
 
-    def _open(self, prompt, options, deadline):
-        """A Generation of one prompt; it starts when its first token is read."""
+    def _open(self, prompt, options, deadline, *, ids=None, begin=None):
+        """A Generation of one prompt; it starts when its first token is read. ids: the prompt's, where they are known;
+        begin: a session with a beginning of them, which becomes the generation's own."""
         shares = self._shares(options.adapter)
         if options.session is not None:
             self._check_session(options.session, shares, options.reset)
-        ids = self._ids_from(prompt, options.session, options.append, options.reset)
+        if ids is None:
+            ids = self._ids_from(prompt, options.session, options.append, options.reset)
         sampling = options.sampling_of(self.sampling).engine_options(self.tokenizer)
         parser = self._parser_of(prompt, ids, options)
         processors = [*options.logits_processors]
@@ -189,7 +192,7 @@ class Model(Adaptable, Inspectable):
             processors.insert(0, prober)
         own = None                      # a prompt that was steered is not kept for later ones
         if options.session is None:
-            own = self._engine.new_session() if edits else self._fresh_session(ids, shares)
+            own = begin or (self._engine.new_session() if edits else self._fresh_session(ids, shares))
         try:
             stream = _gomlx.stream(
                 options.session or own, self.tokenizer, ids, seed=seed, min_tokens=options.min_tokens,
@@ -381,6 +384,19 @@ class Model(Adaptable, Inspectable):
 
         return BatchStream(self._engine.new_decoder(), [partial(member, i) for i in range(len(prompts))], batch_size,
                            slots=self._slots, deadline=deadline, on_error=self._set_error)
+
+    def scheduler(self, *, max_streams: int = 16, kv_bytes: int | None = None, queue: int = 256,
+                  gap_ms: float | None = None) -> Scheduler:
+        """A gomlx.Scheduler of this model: requests of any thread or task are computed together, each to the tokens
+        that it gets alone.
+
+        max_streams     requests that are computed at a time, 1 to 1024; others wait
+        kv_bytes        bytes of keys, values and states of all of these; what they share counts once. None: no bound
+        queue           requests that may wait; another one raises gomlx.QueueFull
+        gap_ms          milliseconds that others' prompts may keep a stream's next token waiting; None: no bound
+        """
+        from gomlx._generation.scheduler import Scheduler  # imports asyncio, which few programs need
+        return Scheduler(self, max_streams=max_streams, kv_bytes=kv_bytes, queue=queue, gap_ms=gap_ms)
 
     def _special_ids(self, texts):
         """The ids of those texts that are special tokens: these have no text in the output."""

@@ -500,7 +500,7 @@ utils.tree_merge({"a": a}, {"b": b})
 # ---- gomlx ----
 assert gomlx.__version__
 errors: list[type[Exception]] = [gomlx.AxisError, gomlx.Cancelled, gomlx.ContextLengthExceeded, gomlx.Error,
-                                 gomlx.KvStateNotAvailable, gomlx.ModelNotSupported]
+                                 gomlx.KvStateNotAvailable, gomlx.ModelNotSupported, gomlx.QueueFull]
 with gomlx.load(context_length=512, prompt_cache=gomlx.PromptCache(entries=2)) as model:
     assert_type(model, gomlx.Model)
     assert_type(model.tokenizer, gomlx.Tokenizer)
@@ -510,6 +510,10 @@ with gomlx.load(context_length=512, prompt_cache=gomlx.PromptCache(entries=2)) a
     assert_type(model.tokenizer.decode(ids), str)
     assert_type(model.tokenizer("a"), gomlx.Encoding)
     assert_type(model.tokenizer(["a", "b"]), list[gomlx.Encoding])
+    with model.scheduler(max_streams=2, kv_bytes=1 << 24, queue=4, gap_ms=50.0) as scheduler:
+        assert_type(scheduler, gomlx.Scheduler)
+        assert_type(scheduler.generate("Once", max_tokens=2, priority=1).read(), gomlx.Result)
+        assert_type(scheduler.stats, dict[str, int])
     written = model.generate("Once", max_tokens=4, temperature=0.5, top_k=5, seed=1)
     assert_type(written, gomlx.TokenStream)
     for token in written:

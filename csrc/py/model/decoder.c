@@ -107,10 +107,41 @@ static PyObject *caught(void) {
     return value;
 }
 
+static stream_object *member_of(const decoder_object *decoder, const gm_stream *which) {
+    for (Py_ssize_t i = 0; which && i < PyList_Size(decoder->streams); i++)
+        if (member(decoder, i)->stream == which)
+            return (stream_object *)Py_NewRef((PyObject *)member(decoder, i));
+    return NULL;
+}
+
+/* (stream, Token) or (stream, exception) of an event of the engine, which is of a member; NULL with an exception set:
+ * it is not a member's own. */
+static PyObject *event_of(PyObject *self, gm_status status, const gm_stream *which, gm_token *token) {
+    decoder_object *decoder = (decoder_object *)self;
+    module_state *state = state_of(self, decoder_dealloc);
+    stream_object *stream = member_of(decoder, which);
+    if (status == GM_LOGITS && stream)
+        status = py_stream_process(stream, token);
+    PyObject *event = NULL;
+    if (status == GM_OK)
+        event = py_token_from(state, token); /* before the text's memory goes */
+    else
+        raise_gm(state);
+    if (!event && stream)
+        event = caught();
+    if (stream && (status != GM_OK || token->finish != GM_FINISH_NONE)) {
+        stream->busy = false;
+        py_stream_release(stream);
+    }
+    PyObject *result = event && stream ? PyTuple_Pack(2, (PyObject *)stream, event) : NULL;
+    Py_XDECREF(event);
+    Py_XDECREF((PyObject *)stream);
+    return result;
+}
+
 static PyObject *decoder_step(PyObject *self, PyObject *unused) {
     (void)unused;
     decoder_object *decoder = (decoder_object *)self;
-    module_state *state = state_of(self, decoder_dealloc);
     gm_token token = {.id = -1};
     gm_stream *which;
     gm_status status;
@@ -125,31 +156,123 @@ static PyObject *decoder_step(PyObject *self, PyObject *unused) {
         Py_BEGIN_ALLOW_THREADS gm_decoder_pause(decoder->decoder);
         Py_END_ALLOW_THREADS
     }
-    stream_object *stream = NULL;
-    for (Py_ssize_t i = 0; which && i < PyList_Size(decoder->streams) && !stream; i++)
-        if (member(decoder, i)->stream == which)
-            stream = member(decoder, i);
-    Py_XINCREF((PyObject *)stream);
-    if (status == GM_LOGITS && stream)
-        status = py_stream_process(stream, &token);
-    PyObject *event = NULL;
-    if (status == GM_OK)
-        event = py_token_from(state, &token); /* before the text's memory goes */
-    else if (status == GM_END)
-        event = Py_NewRef(Py_None);
-    else if (status != GM_AGAIN)
-        raise_gm(state);
-    if (!event && stream)
-        event = caught();
+    PyObject *result = status == GM_AGAIN ? NULL
+                       : status == GM_END ? Py_NewRef(Py_None)
+                                          : event_of(self, status, which, &token);
     mark_busy(decoder, false);
-    if (stream && (status != GM_OK || token.finish != GM_FINISH_NONE))
-        py_stream_release(stream);
     if (!let_go(decoder)) /* after an interrupt, too */
-        Py_CLEAR(event);
-    PyObject *result = event && stream ? PyTuple_Pack(2, (PyObject *)stream, event) : Py_XNewRef(event);
-    Py_XDECREF(event);
-    Py_XDECREF((PyObject *)stream);
+        Py_CLEAR(result);
     return result;
+}
+
+/* Adds to the list the events that the last pass left. */
+static bool take_events(PyObject *self, PyObject *events) {
+    decoder_object *decoder = (decoder_object *)self;
+    for (;;) {
+        gm_token token = {.id = -1};
+        gm_stream *which;
+        gm_status status;
+        Py_BEGIN_ALLOW_THREADS status = gm_decoder_event(decoder->decoder, &which, &token);
+        Py_END_ALLOW_THREADS if (status == GM_END) return true;
+        PyObject *event = event_of(self, status, which, &token);
+        const bool ok = event && PyList_Append(events, event) == 0;
+        Py_XDECREF(event);
+        if (!ok)
+            return false;
+    }
+}
+
+static PyObject *decoder_events(PyObject *self, PyObject *unused) {
+    (void)unused;
+    decoder_object *decoder = (decoder_object *)self;
+    if (!is_free(decoder) || !let_go(decoder))
+        return NULL;
+    if (PyList_Size(decoder->streams) == 0)
+        Py_RETURN_NONE;
+    PyObject *events = PyList_New(0);
+    if (!events)
+        return NULL;
+    mark_busy(decoder, true);
+    bool ok = take_events(self, events);
+    if (ok && PyList_Size(events) == 0) {
+        gm_token token = {.id = -1};
+        gm_stream *which;
+        gm_status status;
+        Py_BEGIN_ALLOW_THREADS status = gm_decoder_pass(decoder->decoder, STREAM_SLICE_MS, &which);
+        Py_END_ALLOW_THREADS if (status != GM_OK && status != GM_AGAIN && status != GM_END) {
+            PyObject *event = event_of(self, status, which, &token);
+            ok = event && PyList_Append(events, event) == 0;
+            Py_XDECREF(event);
+        }
+        ok = ok && take_events(self, events);
+    }
+    mark_busy(decoder, false);
+    if (!let_go(decoder) || !ok)
+        Py_CLEAR(events);
+    return events;
+}
+
+/* Where in the list a stream is that has not ended; -1 with an exception set. */
+static Py_ssize_t index_of(const decoder_object *decoder, const PyObject *value) {
+    if (!is_free(decoder))
+        return -1;
+    for (Py_ssize_t i = 0; i < PyList_Size(decoder->streams); i++)
+        if ((PyObject *)member(decoder, i) == value && member(decoder, i)->stream)
+            return i;
+    PyErr_SetString(PyExc_ValueError, "the stream is not of this decoder, or has ended");
+    return -1;
+}
+
+static PyObject *decoder_preempt(PyObject *self, PyObject *value) {
+    decoder_object *decoder = (decoder_object *)self;
+    const Py_ssize_t i = index_of(decoder, value);
+    if (i < 0)
+        return NULL;
+    stream_object *stream = member(decoder, i);
+    if (gm_decoder_remove(decoder->decoder, stream->stream) != GM_OK || gm_stream_yield(stream->stream) != GM_OK)
+        return raise_gm(state_of(self, decoder_dealloc));
+    stream->member = false;
+    if (PyList_SetSlice(decoder->streams, i, i + 1, NULL) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *decoder_fork(PyObject *self, PyObject *value) {
+    decoder_object *decoder = (decoder_object *)self;
+    const Py_ssize_t i = index_of(decoder, value);
+    gm_session *made;
+    if (i < 0)
+        return NULL;
+    if (gm_decoder_fork(decoder->decoder, member(decoder, i)->stream, &made) != GM_OK)
+        return raise_gm(state_of(self, decoder_dealloc));
+    return py_session_of(((session_object *)member(decoder, i)->session)->model, made);
+}
+
+static PyObject *decoder_running(PyObject *self, void *unused) {
+    (void)unused;
+    return is_free((decoder_object *)self) ? PyBool_FromLong(gm_decoder_is_running(((decoder_object *)self)->decoder))
+                                           : NULL;
+}
+
+static PyObject *decoder_limit(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"rows", "gap_ms", NULL};
+    long long rows;
+    double gap;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ld:limit", names, &rows, &gap) || !is_free((decoder_object *)self))
+        return NULL;
+    if (gm_decoder_limit(((decoder_object *)self)->decoder, rows, gap) != GM_OK)
+        return raise_gm(state_of(self, decoder_dealloc));
+    Py_RETURN_NONE;
+}
+
+static PyObject *decoder_cache_bytes(PyObject *self, PyObject *unused) {
+    (void)unused;
+    int64_t bytes;
+    if (!is_free((decoder_object *)self))
+        return NULL;
+    if (gm_decoder_cache_bytes(((decoder_object *)self)->decoder, &bytes) != GM_OK)
+        return raise_gm(state_of(self, decoder_dealloc));
+    return PyLong_FromLongLong(bytes);
 }
 
 static PyObject *decoder_profile(PyObject *self, PyObject *unused) {
@@ -186,15 +309,38 @@ static PyMethodDef decoder_methods[] = {
     {"step", decoder_step, METH_NOARGS,
      SIG("step($self)", "(stream, Token) of any of the streams, or (stream, the exception that ended it); None: there "
                         "are not streams.")},
+    {"events", decoder_events, METH_NOARGS,
+     SIG("events($self)",
+         "All of (stream, Token) and (stream, the exception that ended it) that there are after one "
+         "forward pass, or after 20 ms of one: then the list is empty, and streams may be added before "
+         "the pass goes on. None: there are no streams.")},
+    {"preempt", decoder_preempt, METH_O,
+     SIG("preempt($self, stream, /)", "Takes a stream out, whose cache is given back. add() goes on with it, to the "
+                                      "same tokens: its ids are computed again.")},
+    {"fork", decoder_fork, METH_O,
+     SIG("fork($self, stream, /)", "A Session with what a stream has computed so far; between forward passes.")},
+    {"limit", FUNCTION(decoder_limit), METH_VARARGS | METH_KEYWORDS,
+     SIG("limit($self, rows, gap_ms)",
+         "At most `rows` rows of prompts in a forward pass, 1 to 512, or 0 for 512, and while streams decode as many "
+         "as keep it "
+         "under "
+         "gap_ms milliseconds by what passes took so far, but a few in any case; 0: no such bound.")},
+    {"cache_bytes", decoder_cache_bytes, METH_NOARGS,
+     SIG("cache_bytes($self)", "Bytes of all streams' keys, values and states; what several share counts once.")},
     {"profile", decoder_profile, METH_NOARGS,
      SIG("profile($self)", "What the forward passes did, all together, that streams with a profile took part in.")},
     {NULL, NULL, 0, NULL},
+};
+static PyGetSetDef decoder_getset[] = {
+    {"running", decoder_running, NULL, "Whether a forward pass is under way, which events() goes on with.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot decoder_slots[] = {
     {Py_tp_doc, "Streams of one model that are decoded together."},
     {Py_tp_dealloc, decoder_dealloc},
     {Py_tp_traverse, decoder_traverse},
     {Py_tp_methods, decoder_methods},
+    {Py_tp_getset, decoder_getset},
     {0, NULL},
 };
 PyType_Spec py_decoder_spec = {"gomlx._gomlx.Decoder", sizeof(decoder_object), 0,

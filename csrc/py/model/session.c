@@ -9,7 +9,7 @@ static void session_dealloc(PyObject *self);
 
 /* The object of a C session, which it takes, also on failure. Its memory may start a garbage collection, and with it
  * any Python code: a Model that is closed by now has no sessions. */
-static PyObject *session_object_of(PyObject *self, gm_session *c_session) {
+PyObject *py_session_of(PyObject *self, gm_session *c_session) {
     model_object *model = (model_object *)self;
     session_object *session = (session_object *)PyType_GenericAlloc(py_model_state(self)->session_type, 0);
     if (!session || !py_model_open(self)) {
@@ -34,7 +34,7 @@ PyObject *py_model_new_session(PyObject *self, PyObject *unused) {
         return NULL;
     if (gm_session_new(model, &c_session) != GM_OK)
         return raise_gm(py_model_state(self));
-    return session_object_of(self, c_session);
+    return py_session_of(self, c_session);
 }
 
 PyObject *py_model_restore_session(PyObject *self, PyObject *value) {
@@ -55,7 +55,7 @@ PyObject *py_model_restore_session(PyObject *self, PyObject *value) {
     Py_END_ALLOW_THREADS Py_DECREF(saved);
     if (status != GM_OK)
         return raise_gm(py_model_state(self));
-    return session_object_of(self, c_session);
+    return py_session_of(self, c_session);
 }
 
 void py_session_release(session_object *session) {
@@ -121,7 +121,7 @@ static PyObject *session_fork(PyObject *self, PyObject *unused) {
         return NULL;
     if (gm_session_fork(session, &copy) != GM_OK)
         return raise_gm(state_of(self, session_dealloc));
-    return session_object_of(((session_object *)self)->model, copy);
+    return py_session_of(((session_object *)self)->model, copy);
 }
 
 /* Whether another thread changes the session now, without the GIL: what it holds must not be looked at. */

@@ -29,9 +29,10 @@ struct stream_object {
 
 /* The C session; NULL, and ValueError, when it is closed. */
 gm_session *py_session_open(PyObject *self);
-void py_session_release(session_object *session); /* frees the C session; only when no C stream uses it */
-void py_stream_shut(stream_object *stream);       /* frees the C stream, or has the thread that runs a step do it */
-void py_stream_release(stream_object *stream);    /* frees the C stream now; the statistics stay; not while busy */
+PyObject *py_session_of(PyObject *model, gm_session *session); /* a Session, which owns the C session */
+void py_session_release(session_object *session);              /* frees the C session; only when no C stream uses it */
+void py_stream_shut(stream_object *stream);    /* frees the C stream, or has the thread that runs a step do it */
+void py_stream_release(stream_object *stream); /* frees the C stream now; the statistics stay; not while busy */
 /* The answer to GM_LOGITS. GM_ESTATE with an exception set: a processor's. */
 gm_status py_stream_process(stream_object *stream, gm_token *token);
 PyObject *py_token_from(module_state *state, const gm_token *token);

@@ -1,0 +1,220 @@
+"""gomlx.Scheduler: whatever else is served, preempted or cached, a request gets the tokens that it gets alone."""
+import asyncio
+import os
+import random
+import threading
+import time
+
+import pytest
+
+import gomlx
+
+STORY = "Once upon a time there was a big dog who lived in a house. "
+PROMPTS = [STORY * n + end for n, end in
+           [(1, "A"), (3, "One"), (9, "The dog"), (2, ""), (1, "Tom"), (5, "x"), (9, "No")]]
+ARCHITECTURES = ["llama3", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_5", "gemma2", "gemma3", "gemma4", "gpt_oss"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    with gomlx.load(prompt_cache=False) as made:
+        yield made
+
+
+def same(a, b):
+    return a.tokens == b.tokens and a.logprobs == b.logprobs and a.text == b.text and a.finish_reason == b.finish_reason
+
+
+def options(i):
+    return {"max_tokens": 20 + 3 * i, "temperature": 1.0, "seed": i} | ({"repetition_penalty": 1.2} if i % 2 else {})
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    return [model.generate(prompt, **options(i)).read() for i, prompt in enumerate(PROMPTS)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_streams": 1}, {"max_streams": 3}, {"gap_ms": 0.01}])
+def test_requests_get_what_they_get_alone(model, alone, settings):
+    with model.scheduler(**settings) as scheduler:
+        streams = [scheduler.generate(prompt, **options(i)) for i, prompt in enumerate(PROMPTS)]
+        assert all(same(stream.read(), one) for stream, one in zip(streams, alone, strict=True))
+        assert all(0 <= one.queue_seconds <= one.first_token_seconds for one in streams)
+        counted = scheduler.stats
+    assert counted["finished"] == counted["requests"] == len(PROMPTS) and counted["running"] == counted["waiting"] == 0
+    assert counted["generated_tokens"] == sum(one.generated_tokens for one in alone)
+
+
+def kv_bytes(model, blocks):
+    return model.info["kv_bytes_per_token"] * 256 * blocks
+
+
+def test_what_is_preempted_goes_on_to_the_same_tokens(model):
+    """Three that outgrow a block each, in memory for four: the youngest give way."""
+    asked = [{"max_tokens": 300, "temperature": 1.0, "seed": i, "ignore_eos": True, "stop": ["never there"]}
+             for i in range(3)]
+    alone = [model.generate(f"{i} cats", **one).read() for i, one in enumerate(asked)]
+    with model.scheduler(kv_bytes=kv_bytes(model, 4)) as scheduler:
+        streams = [scheduler.generate(f"{i} cats", **one) for i, one in enumerate(asked)]
+        assert all(same(stream.read(), one) for stream, one in zip(streams, alone, strict=True))
+        assert scheduler.stats["preempted"] >= 1
+        with pytest.raises(MemoryError, match="a prompt of 1200 tokens needs .*kv_bytes"):
+            scheduler.generate([1] * 1200)
+
+
+def test_priorities(model):
+    """Of those that wait the highest is begun first; what runs longest is preempted by none."""
+    with model.scheduler(max_streams=1) as scheduler:
+        first = scheduler.generate("Once", max_tokens=60, ignore_eos=True)
+        low, high = (scheduler.generate("Two", max_tokens=2, priority=one) for one in (-1, 1))
+        assert low.read() and high.read() and first.read()
+        assert high.queue_seconds < low.queue_seconds
+
+
+def test_what_prompts_share_is_computed_once(model):
+    prompt = model.encode(STORY * 20)
+    with model.scheduler() as scheduler:
+        streams = [scheduler.generate([*prompt, 100 + i], max_tokens=3, temperature=0) for i in range(6)]
+        results = [stream.read() for stream in streams]
+    assert sorted(one.cached_tokens for one in results)[:2] == [0, len(prompt)]
+    for i, result in enumerate(results):
+        assert same(result, model.generate([*prompt, 100 + i], max_tokens=3, temperature=0).read())
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture(shared, name):
+    """Seeds, shared beginnings, memory that is short, and clients that leave."""
+    rng = random.Random(1)
+    with gomlx.load(os.path.join(shared, "data", "models", name), prompt_cache=False) as model:
+        begin = [rng.randrange(10, 300) for _ in range(90)]
+        prompts = [[*begin[:rng.choice([0, 70, 90])], *(rng.randrange(10, 300) for _ in range(rng.randrange(1, 60)))]
+                   for _ in range(16)]
+        asked = [{"max_tokens": rng.randrange(1, 24), "temperature": 1.0, "seed": i, "ignore_eos": True}
+                 for i in range(len(prompts))]
+        alone = [model.generate(prompt, **one).read() for prompt, one in zip(prompts, asked, strict=True)]
+        with model.scheduler(max_streams=6, kv_bytes=kv_bytes(model, 5), gap_ms=1) as scheduler:
+            streams = [scheduler.generate(prompt, **one) for prompt, one in zip(prompts, asked, strict=True)]
+            leave = {3, 7, 11}
+            for i in leave:
+                streams[i].cancel()
+            for i, (stream, one) in enumerate(zip(streams, alone, strict=True)):
+                found = stream.read()
+                assert same(found, one) or i in leave and found.tokens == one.tokens[:len(found.tokens)], (name, i)
+
+
+def test_threads(model, alone):
+    found = {}
+    with model.scheduler(max_streams=3) as scheduler:
+        def ask(i):
+            found[i] = scheduler.generate(PROMPTS[i], **options(i)).read()
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(PROMPTS))]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    assert all(same(found[i], one) for i, one in enumerate(alone))
+
+
+def test_tasks_without_threads(model, alone):
+    async def ask(scheduler, i):
+        stream = scheduler.generate(PROMPTS[i], **options(i))
+        text = "".join([token.text async for token in stream])
+        return text, stream.result
+
+    async def all_of_them():
+        with model.scheduler() as scheduler:
+            before = threading.active_count()
+            tasks = [asyncio.create_task(ask(scheduler, i)) for i in range(len(PROMPTS))]
+            await asyncio.sleep(0)
+            assert threading.active_count() == before
+            return await asyncio.gather(*tasks)
+
+    for (text, result), one in zip(asyncio.run(all_of_them()), alone, strict=True):
+        assert same(result, one) and text == one.text
+
+
+def test_a_task_that_is_cancelled_frees_its_place(model):
+    async def program():
+        with model.scheduler(max_streams=1) as scheduler:
+            async def read(stream):
+                return [token async for token in stream]
+            stream = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
+            task = asyncio.create_task(read(stream))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert stream.result.finish_reason == "cancelled"
+            assert (await read(scheduler.generate("Two", max_tokens=3)))[-1].finish_reason is not None
+            return scheduler.stats
+    assert asyncio.run(program())["cancelled"] == 1
+
+
+def test_chat_and_parts(model):
+    want = model.chat("A frog.", max_tokens=12, temperature=0).read()
+    with model.scheduler() as scheduler:
+        stream = scheduler.chat("A frog.", max_tokens=12, temperature=0)
+        assert "".join(part.text for part in stream.parts()) == want.text and same(stream.result, want)
+
+
+def test_a_full_queue_and_the_end(model):
+    scheduler = model.scheduler(max_streams=1, queue=1)
+    running = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
+    next(running)
+    waiting = scheduler.generate("Two", max_tokens=2)
+    with pytest.raises(gomlx.QueueFull, match="1 requests wait and 1 are computed; the queue has room for 1"):
+        scheduler.generate("Three")
+    assert scheduler.stats["refused"] == 1
+    scheduler.close(grace=0.05)
+    assert running.result.finish_reason == waiting.result.finish_reason == "cancelled"
+    with pytest.raises(RuntimeError, match="the scheduler is closed"):
+        scheduler.generate("Four")
+    scheduler.close()
+
+
+def test_what_is_wrong_is_said_at_the_call(model):
+    with model.scheduler() as scheduler:
+        for prompt, asked, error in (("a " * 5000, {}, gomlx.ContextLengthExceeded), ("", {}, ValueError),
+                                     ("a", {"temperature": -1}, ValueError), ("a", {"sedd": 1}, TypeError),
+                                     ("a", {"session": model.session()}, ValueError)):
+            with pytest.raises(error):
+                scheduler.generate(prompt, **asked)
+        assert scheduler.stats["requests"] == 0
+    for settings in ({"max_streams": 0}, {"queue": -1}, {"kv_bytes": 0}, {"gap_ms": -1}):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            model.scheduler(**settings)
+
+
+def test_a_failure_is_that_request_s_alone(model, alone):
+    def fails(ids, logits):
+        raise ZeroDivisionError("a processor's")
+    with model.scheduler() as scheduler:
+        broken = scheduler.generate("Once", logits_processors=[fails])
+        fine = scheduler.generate(PROMPTS[0], **options(0))
+        with pytest.raises(ZeroDivisionError):
+            broken.read()
+        assert isinstance(broken.result.error, ZeroDivisionError) and same(fine.read(), alone[0])
+        assert scheduler.stats["failed"] == 1
+
+
+def test_timeouts_of_what_waits(model):
+    with model.scheduler(max_streams=1) as scheduler:
+        running = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
+        waiting = scheduler.generate("Two", timeout=0.01)
+        assert waiting.read().finish_reason == "timeout" and waiting.result.tokens == []
+        running.close()
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one(model):
+    """Both come at once; with few rows a pass the shortest remainder goes first."""
+    with model.scheduler(gap_ms=0.01) as scheduler:
+        decoding = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
+        next(decoding)
+        long = scheduler.generate([5] * 1900, max_tokens=1)
+        while long.queue_seconds is None:
+            time.sleep(0.001)
+        short = scheduler.generate([7] * 20, max_tokens=1)
+        short.read()
+        assert long.first_token_seconds is None
+        long.read()
+        decoding.close()
