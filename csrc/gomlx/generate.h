@@ -7,7 +7,7 @@
 #include "gomlx/model.h"
 
 /* ---- sampling (csrc/run/sample.c): logits become one id ----
- * First the biases, then what is forbidden, then the samplers in their order, then the draw. */
+ * First what is allowed, then the biases, what is forbidden, the samplers in their order, then the draw. */
 /* In the default order, which is that of transformers; what it does not have stands where llama.cpp has it. */
 typedef enum {
     GM_SAMPLER_PENALTIES, /* repetition, frequency and presence */
@@ -63,6 +63,7 @@ typedef struct {
     const int32_t *ids;
     size_t n_ids, n_prompt;
     uint64_t step;
+    const uint32_t *allowed; /* NULL: all; as in gm_stream_sample */
 } gm_draw;
 /* n draws from d->step on, each from these logits. The ids are not appended; mirostat learns from draw to draw.
  * GM_EVALUE when no token is left. */
@@ -179,8 +180,10 @@ typedef struct {
     int64_t vocab;
 } gm_pending_logits;
 gm_status gm_stream_logits(const gm_stream *st, gm_pending_logits *out);
-/* The token drawn from these logits, float32 [vocab], in place of the model's: as gm_stream_next fills it. */
-gm_status gm_stream_sample(gm_stream *st, const float *logits, gm_token *token);
+/* The token drawn from these logits, float32 [vocab], in place of the model's (NULL: from the model's), out of those
+ * whose bits are set in allowed, [(vocab + 31) / 32], id i in bit i % 32 of word i / 32 (NULL: of all): as
+ * gm_stream_next fills it. GM_EVALUE, and the stream has ended, when none is left. */
+gm_status gm_stream_sample(gm_stream *st, const float *logits, const uint32_t *allowed, gm_token *token);
 /* options.activations[i] of the rows of the last pass, a copy; after a token, or GM_LOGITS. */
 gm_array *gm_stream_activation(gm_scope *scope, const gm_stream *st, size_t i);
 void gm_stream_cancel(gm_stream *st); /* from any thread; the next event is the last */

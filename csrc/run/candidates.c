@@ -126,6 +126,28 @@ static void keep(gm_candidate_list *c, gm_draw_choose_args a) {
 }
 
 /* ---- logits ---- */
+int64_t candidates_allow(gm_candidate_list *c, const uint32_t *allowed) {
+    for (int64_t b = 0; b < c->blocks; b++) {
+        const int64_t first = b * GM_DRAW_BLOCK, end = first + c->own.counts[b];
+        int64_t at = first;
+        for (int64_t i = first; i < end; i += 32) {
+            uint32_t bits = allowed[i / 32];
+            if (end - i < 32)
+                bits &= (UINT32_C(1) << (end - i)) - 1;
+            for (; bits; bits &= bits - 1, at++) {
+                const int64_t id = i + __builtin_ctz(bits);
+                c->own.logits[at] = c->in.logits[id];
+                c->own.ids[at] = (int32_t)id;
+            }
+        }
+        c->own.counts[b] = (int32_t)(at - first);
+    }
+    c->n = close_up(&c->own, &c->blocks);
+    c->in = (gm_candidates){c->own.logits, c->own.ids, c->own.counts, 0, 1};
+    c->is_measured = false;
+    return c->n;
+}
+
 /* Of a temperature so small that the best overflows, only what is below the best is divided: the same distribution. */
 void candidates_divide(gm_candidate_list *c, float temperature) {
     const float best = candidates_best(c), shift = isinf(best / temperature) && !isinf(best) ? best : 0;

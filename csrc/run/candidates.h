@@ -35,6 +35,9 @@ void candidates_begin(gm_candidate_list *c, const float *logits);
 void candidates_end(gm_candidate_list *c);
 
 /* ---- logits ---- */
+/* Right after candidates_begin: those whose bits are set are the candidates, the others' logits are not read. How many
+ * there are, which may be 0: then there is nothing more to call. */
+int64_t candidates_allow(gm_candidate_list *c, const uint32_t *allowed);
 void candidates_divide(gm_candidate_list *c, float temperature);
 /* To change single logits: afterwards candidates_at gives a candidate's own, or NULL where it was dropped, and
  * candidates_changed says that some were. */

@@ -250,18 +250,30 @@ static double uniform(uint64_t seed, uint64_t step) {
     return (double)(x >> 11) * 0x1p-53;
 }
 
-/* Biases, and what is forbidden. */
-static void adjust(gm_sampler *s, const int32_t *forbidden, size_t n_forbidden) {
+void sampler_forbid(gm_sampler *s, int32_t id) {
+    float *logit = candidates_at(&s->candidates, id);
+    if (logit)
+        *logit = -INFINITY;
+}
+
+/* What is allowed, biases, and what is forbidden. */
+static gm_status adjust(gm_sampler *s, const sample_limits *limits) {
     const gm_sampling *o = &s->options;
-    if (!o->n_biases && !o->n_suppressed && !o->bad_words.n && !n_forbidden)
-        return;
+    if (limits->allowed && candidates_allow(&s->candidates, limits->allowed) == 0)
+        return gm_fail(GM_EVALUE, "no token is left to draw: the mask allows none of %lld", (long long)s->vocab);
+    if (!o->n_biases && !o->n_suppressed && !o->bad_words.n && !limits->n_forbidden)
+        return GM_OK;
     candidates_take(&s->candidates);
-    for (size_t i = 0; i < o->n_biases; i++)
-        *candidates_at(&s->candidates, o->bias_ids[i]) += o->biases[i];
+    for (size_t i = 0; i < o->n_biases; i++) {
+        float *logit = candidates_at(&s->candidates, o->bias_ids[i]);
+        if (logit)
+            *logit += o->biases[i];
+    }
     penalty_ban(s);
-    for (size_t i = 0; i < n_forbidden; i++)
-        *candidates_at(&s->candidates, forbidden[i]) = -INFINITY;
+    for (size_t i = 0; i < limits->n_forbidden; i++)
+        sampler_forbid(s, limits->forbidden[i]);
     candidates_changed(&s->candidates);
+    return GM_OK;
 }
 
 static gm_status run_chain(gm_sampler *s, uint64_t step) {
@@ -306,12 +318,12 @@ static gm_status pick(gm_sampler *s, uint64_t step, int32_t *id) {
     return GM_OK;
 }
 
-gm_status sampler_draw(gm_sampler *s, const float *logits, uint64_t step, const int32_t *forbidden, size_t n_forbidden,
-                       int32_t *id) {
+gm_status sampler_draw(gm_sampler *s, const float *logits, uint64_t step, const sample_limits *limits, int32_t *id) {
     GM_TRY(candidates_reserve(&s->candidates, s->vocab));
     candidates_begin(&s->candidates, logits);
-    adjust(s, forbidden, n_forbidden);
-    gm_status status = run_chain(s, step);
+    gm_status status = adjust(s, limits);
+    if (status == GM_OK)
+        status = run_chain(s, step);
     if (status == GM_OK)
         status = pick(s, step, id);
     candidates_end(&s->candidates);
@@ -353,19 +365,21 @@ static gm_status open_for(gm_sampler *s, const gm_sampling *o, const gm_draw *d)
 
 gm_status gm_sample(const gm_sampling *o, const gm_draw *d, int32_t *out, size_t n) {
     gm_sampler s;
+    const sample_limits limits = {.allowed = d->allowed};
     GM_TRY(open_for(&s, o, d));
     gm_status status = GM_OK;
     for (size_t i = 0; i < n && status == GM_OK; i++)
-        status = sampler_draw(&s, d->logits, d->step + i, NULL, 0, &out[i]);
+        status = sampler_draw(&s, d->logits, d->step + i, &limits, &out[i]);
     sampler_clear(&s);
     return status;
 }
 
-static gm_status spread(gm_sampler *s, const float *logits, uint64_t step, float *out) {
+static gm_status spread(gm_sampler *s, const gm_draw *d, float *out) {
     GM_TRY(candidates_reserve(&s->candidates, s->vocab));
-    candidates_begin(&s->candidates, logits);
-    adjust(s, NULL, 0);
-    gm_status status = run_chain(s, step);
+    candidates_begin(&s->candidates, d->logits);
+    gm_status status = adjust(s, &(sample_limits){.allowed = d->allowed});
+    if (status == GM_OK)
+        status = run_chain(s, d->step);
     const double total = status == GM_OK ? candidates_weigh(&s->candidates, NULL) : 0;
     if (status == GM_OK && !(total > 0))
         status = nothing_left(s);
@@ -382,7 +396,7 @@ static gm_status spread(gm_sampler *s, const float *logits, uint64_t step, float
 gm_status gm_sample_probabilities(const gm_sampling *o, const gm_draw *d, float *out) {
     gm_sampler s;
     GM_TRY(open_for(&s, o, d));
-    gm_status status = spread(&s, d->logits, d->step, out);
+    gm_status status = spread(&s, d, out);
     sampler_clear(&s);
     return status;
 }

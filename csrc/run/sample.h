@@ -36,13 +36,19 @@ gm_status sampler_init(gm_sampler *s, const gm_sampling *o, int64_t vocab, int t
 void sampler_clear(gm_sampler *s);
 gm_status sampler_accept(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt); /* appends to the history */
 bool sampler_is_greedy(const gm_sampler *s); /* the first greatest logit, nothing else */
-/* The id of draw number `step`: the same logits, history, options and step give the same id. forbidden ids are not
- * drawn. GM_EVALUE when no id is left. */
-gm_status sampler_draw(gm_sampler *s, const float *logits, uint64_t step, const int32_t *forbidden, size_t n_forbidden,
-                       int32_t *id);
+/* What a draw is limited to: ids whose bits are set (NULL: all), without the forbidden ones. */
+typedef struct {
+    const uint32_t *allowed; /* [(vocab + 31) / 32] */
+    const int32_t *forbidden;
+    size_t n_forbidden;
+} sample_limits;
+/* The id of draw number `step`: the same logits, history, options, limits and step give the same id. GM_EVALUE when no
+ * id is left. */
+gm_status sampler_draw(gm_sampler *s, const float *logits, uint64_t step, const sample_limits *limits, int32_t *id);
 /* The k ids with the greatest logits, ties to the lowest id, best first, and their logarithms of probability. */
 void sampler_likeliest(const float *logits, int64_t vocab, float logsumexp, gm_logprob *top, int32_t k);
 
+void sampler_forbid(gm_sampler *s, int32_t id); /* in a draw: its logit is -inf */
 /* ---- filter.c: which candidates stay ---- */
 void filter_temperature(gm_sampler *s);
 void filter_top_k(gm_sampler *s);

@@ -331,24 +331,25 @@ void stream_begin_event(gm_stream *st, gm_token *token) {
     st->out.length = 0;
 }
 
-/* Draws a token from `logits`, or from the model's where these are NULL. */
-static gm_status draw(gm_stream *st, const float *logits) {
+static bool is_allowed(const uint32_t *allowed, int32_t id) { return !allowed || allowed[id / 32] >> (id % 32) & 1; }
+
+/* Draws a token that is allowed from `logits`, or from the model's where these are NULL. */
+static gm_status draw(gm_stream *st, const float *logits, const uint32_t *allowed) {
     int64_t drawn = st->stats.generated_tokens;
-    size_t n_forbidden = drawn < st->min_tokens ? st->n_stop_ids : 0;
-    if (!logits && n_forbidden == 0 && sampler_is_greedy(&st->sampler)) {
+    const sample_limits limits = {allowed, st->stop_ids, drawn < st->min_tokens ? st->n_stop_ids : 0};
+    if (!logits && limits.n_forbidden == 0 && sampler_is_greedy(&st->sampler)) {
         st->token = (int32_t)step_argmax(st->step)[st->row];
-        if (logits_of(st)[st->token] > -INFINITY) /* else it is NaN or -inf, which the sampler handles */
-            return GM_OK;
+        if (logits_of(st)[st->token] > -INFINITY && is_allowed(allowed, st->token))
+            return GM_OK; /* else it is NaN, -inf or not allowed, which the sampler handles */
     }
-    return sampler_draw(&st->sampler, logits ? logits : logits_of(st), (uint64_t)drawn, st->stop_ids, n_forbidden,
-                        &st->token);
+    return sampler_draw(&st->sampler, logits ? logits : logits_of(st), (uint64_t)drawn, &limits, &st->token);
 }
 
-static gm_status take_token(gm_stream *st, const float *logits, gm_token *token) {
+static gm_status take_token(gm_stream *st, const float *logits, const uint32_t *allowed, gm_token *token) {
     gm_session *s = st->session;
     int64_t started = clock_ns();
     bool stopped;
-    GM_TRY(draw(st, logits));
+    GM_TRY(draw(st, logits, allowed));
     float logsumexp = step_logsumexp(st->step)[st->row], logprob = logits_of(st)[st->token] - logsumexp;
     if (st->n_top)
         sampler_likeliest(logits_of(st), s->model->config.vocab, logsumexp, st->top, st->n_top);
@@ -399,7 +400,7 @@ gm_status stream_event(gm_stream *st, gm_token *token) {
         st->state = STREAM_WAITING;
         return GM_LOGITS;
     }
-    return st->max_tokens == 0 ? end(st, GM_FINISH_LENGTH, token) : take_token(st, NULL, token);
+    return st->max_tokens == 0 ? end(st, GM_FINISH_LENGTH, token) : take_token(st, NULL, NULL, token);
 }
 
 gm_status gm_stream_logits(const gm_stream *st, gm_pending_logits *out) {
@@ -422,11 +423,11 @@ gm_array *gm_stream_activation(gm_scope *s, const gm_stream *st, size_t i) {
     return gm_array_from(s, info.dtype, info.ndim, info.shape, array_ptr(read));
 }
 
-gm_status gm_stream_sample(gm_stream *st, const float *logits, gm_token *token) {
+gm_status gm_stream_sample(gm_stream *st, const float *logits, const uint32_t *allowed, gm_token *token) {
     stream_begin_event(st, token);
     if (st->state != STREAM_WAITING)
         return gm_fail(GM_ESTATE, "stream: there are no logits before gm_stream_next gives GM_LOGITS");
-    gm_status status = st->max_tokens == 0 ? end(st, GM_FINISH_LENGTH, token) : take_token(st, logits, token);
+    gm_status status = st->max_tokens == 0 ? end(st, GM_FINISH_LENGTH, token) : take_token(st, logits, allowed, token);
     if (status != GM_OK)
         st->state = STREAM_DONE;
     return status;

@@ -116,7 +116,7 @@ static gm_status do_run(run *r, const char *path, result *out) {
         if (status != GM_LOGITS)
             return status;
         STEP(gm_stream_logits(r->stream, &pending));
-        STEP(gm_stream_sample(r->stream, pending.logits, &token));
+        STEP(gm_stream_sample(r->stream, pending.logits, NULL, &token));
         out->ids[i] = token.id;
         size_t used = strlen(out->text), room = sizeof out->text - used - 1;
         memcpy(out->text + used, token.text, token.length < room ? token.length : room);

@@ -88,7 +88,8 @@ static bool is_forbidden(const gm_sampling *o, int32_t id) {
 /* ---- tests ---- */
 static void test_any_options(void) {
     static float z[VOCAB];
-    const int32_t forbidden[] = {17}, prompt[] = {1, 2, 3, 1, 2, 4, 5};
+    const int32_t prompt[] = {1, 2, 3, 1, 2, 4, 5};
+    const sample_limits limits = {.forbidden = (int32_t[]){17}, .n_forbidden = 1};
     for (int round = 0; round < 3000; round++) {
         gm_sampler s;
         gm_sampling o;
@@ -99,7 +100,7 @@ static void test_any_options(void) {
         for (uint64_t step = 0; step < STEPS; step++) {
             int32_t id = -1;
             any_logits(z);
-            gm_status status = sampler_draw(&s, z, step, forbidden, 1, &id);
+            gm_status status = sampler_draw(&s, z, step, &limits, &id);
             if (status != GM_OK) {
                 CHECK_ERROR(status, GM_EVALUE, "no token is left");
                 continue;
@@ -113,11 +114,12 @@ static void test_any_options(void) {
 
 static gm_status one_life(gm_sampler *s, const gm_sampling *o, const float *z, int32_t *drawn) {
     const int32_t prompt[] = {1, 2, 1, 2, 1};
+    const sample_limits limits = {.forbidden = prompt, .n_forbidden = 1};
     gm_status status = sampler_init(s, o, VOCAB, 1);
     if (status == GM_OK)
         status = sampler_accept(s, prompt, 5, true);
     for (uint64_t step = 0; status == GM_OK && step < STEPS; step++) {
-        status = sampler_draw(s, z, step, prompt, 1, &drawn[step]);
+        status = sampler_draw(s, z, step, &limits, &drawn[step]);
         if (status == GM_OK)
             status = sampler_accept(s, &drawn[step], 1, false);
     }
@@ -173,9 +175,10 @@ static void test_samplers_are_apart(void) {
         CHECK(sampler_init(&s[k], &o[k], VOCAB, 1) == GM_OK);
         CHECK(sampler_accept(&s[k], (int32_t[]){1, 2, 1, 2, 1}, 5, true) == GM_OK);
     }
+    const sample_limits limits = {.forbidden = (int32_t[]){1}, .n_forbidden = 1};
     for (uint64_t step = 0; step < STEPS; step++)
         for (int k = 0; k < 2; k++) {
-            CHECK(sampler_draw(&s[k], z[k], step, (int32_t[]){1}, 1, &together[k][step]) == GM_OK);
+            CHECK(sampler_draw(&s[k], z[k], step, &limits, &together[k][step]) == GM_OK);
             CHECK(sampler_accept(&s[k], &together[k][step], 1, false) == GM_OK);
         }
     CHECK(memcmp(alone, together, sizeof alone) == 0);
@@ -207,7 +210,7 @@ static void test_any_number_of_threads(void) {
             if (threads == 4)
                 CHECK(run_lock(-1) == GM_OK);
             for (uint64_t step = 0; step < DRAWS; step++)
-                CHECK(sampler_draw(&s, z, step, NULL, 0, &drawn[threads - 1][step]) == GM_OK);
+                CHECK(sampler_draw(&s, z, step, &(sample_limits){0}, &drawn[threads - 1][step]) == GM_OK);
             if (threads == 4)
                 run_unlock();
             CHECK(error_code() == GM_OK);
@@ -219,6 +222,55 @@ static void test_any_number_of_threads(void) {
     memory_free(z);
 }
 
+/* What is drawn under a mask is what a vocabulary of the allowed ids alone would give, bit for bit. */
+static void test_a_mask_leaves_a_smaller_vocabulary(void) {
+    static float z[VOCAB], few[VOCAB], spread[VOCAB], spread_few[VOCAB];
+    for (int round = 0; round < 2000; round++) {
+        uint32_t allowed[(VOCAB + 31) / 32] = {0};
+        int32_t ids[VOCAB], n = 0, drawn[STEPS], drawn_few[STEPS];
+        gm_sampling o;
+        gm_sampling_defaults(&o);
+        o.temperature = sometimes() ? 0 : 0.1f + 2 * share();
+        o.top_k = sometimes() ? 1 + below(40) : 0;
+        o.top_p = sometimes() ? 0.7f : 1;
+        o.min_p = sometimes() ? 0.02f : 0;
+        o.typical_p = sometimes() ? 0.7f : 1;
+        o.xtc_probability = sometimes() ? 1 : 0;
+        o.seed = (uint64_t)round;
+        const int one_in = 1 + below(50);
+        for (int i = 0; i < VOCAB; i++) {
+            z[i] = 6 * share();
+            if (below(one_in) && i != round % VOCAB)
+                continue;
+            allowed[i / 32] |= UINT32_C(1) << (i % 32);
+            ids[n] = i;
+            few[n++] = z[i];
+        }
+        allowed[VOCAB / 32] |= ~UINT32_C(0) << (VOCAB % 32); /* ids that there are not */
+        const gm_draw d = {.logits = z, .vocab = VOCAB, .allowed = allowed}, d_few = {.logits = few, .vocab = n};
+        CHECK(gm_sample(&o, &d, drawn, STEPS) == GM_OK && gm_sample(&o, &d_few, drawn_few, STEPS) == GM_OK);
+        CHECK(gm_sample_probabilities(&o, &d, spread) == GM_OK);
+        CHECK(gm_sample_probabilities(&o, &d_few, spread_few) == GM_OK);
+        for (int i = 0; i < STEPS; i++)
+            CHECK(drawn[i] == ids[drawn_few[i]]);
+        for (int i = 0, at = 0; i < VOCAB; i++)
+            CHECK(at < n && ids[at] == i ? spread[i] == spread_few[at++] : spread[i] == 0);
+    }
+}
+
+static void test_a_mask_of_nothing(void) {
+    static float z[VOCAB];
+    const uint32_t allowed[(VOCAB + 31) / 32] = {0};
+    int32_t id;
+    gm_sampling o;
+    gm_sampling_defaults(&o);
+    for (int k = 0; k < 2; k++, o.temperature = 1) {
+        const gm_draw d = {.logits = z, .vocab = VOCAB, .allowed = allowed};
+        CHECK_ERROR(gm_sample(&o, &d, &id, 1), GM_EVALUE, "the mask allows none of 300");
+        CHECK_ERROR(gm_sample_probabilities(&o, &d, z), GM_EVALUE, "the mask allows none of 300");
+    }
+}
+
 int main(void) {
     if (gm_init() != GM_OK)
         return 2;
@@ -226,5 +278,7 @@ int main(void) {
     test_each_allocation_fails();
     test_samplers_are_apart();
     test_any_number_of_threads();
+    test_a_mask_leaves_a_smaller_vocabulary();
+    test_a_mask_of_nothing();
     return check_summary();
 }

@@ -3,8 +3,8 @@
  *      cancel may come in between. Whoever wants to free the C stream meanwhile leaves doomed, and the step frees it.
  *      busy lasts until the event is made: what is allocated for it may start a garbage collection, and with it any
  *      Python code.
- *  (2) Logits processors run between two calls of the engine, while busy is set. They see memory of a bytearray; a view
- *      that one of them keeps keeps that bytearray, and the next token gets another. */
+ *  (2) Logits processors and the mask run between two calls of the engine, while busy is set. They see memory of a
+ * bytearray; a view that one of them keeps keeps that bytearray, and the next token gets another. */
 #include "py/model/stream.h"
 #include <string.h>
 
@@ -105,6 +105,7 @@ typedef struct {
     int32_t *prompt, *stop_ids;
     size_t n_prompt;
     PyObject *texts, *processors;
+    PyObject *mask; /* borrowed */
     const char **stop_texts;
     edit_list edits;
     share_list adapters;
@@ -161,6 +162,18 @@ static bool read_processors(PyObject *value, request *r) {
     return r->processors != NULL;
 }
 
+static bool read_mask(PyObject *value, request *r) {
+    if (!value || value == Py_None)
+        return true;
+    if (!PyCallable_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "mask: expected a callable or None, not %R", (PyObject *)Py_TYPE(value));
+        return false;
+    }
+    r->mask = value;
+    r->options.hand_out_logits = true;
+    return true;
+}
+
 static bool read_prefill(PyObject *value, gm_prefill *out) {
     static const char *const names[] = {"auto", "batched", "token"};
     static const gm_prefill modes[] = {GM_PREFILL_BATCHED, GM_PREFILL_BATCHED, GM_PREFILL_TOKEN};
@@ -178,7 +191,7 @@ static bool read_prefill(PyObject *value, gm_prefill *out) {
 /* clang-format off */
 #define ARGUMENTS(X)                                                                                                   \
     X(session) X(tokenizer) X(prompt_ids) X(max_tokens) X(min_tokens) X(stop_ids) X(stop_texts) X(top_logprobs)        \
-    X(processors) X(timeout) X(prefill) X(edits) X(activations) X(profile) X(adapters)
+    X(processors) X(timeout) X(prefill) X(edits) X(activations) X(profile) X(adapters) X(mask)
 /* clang-format on */
 #define INDEX(name) arg_##name,
 #define TEXT(name) #name,
@@ -205,7 +218,7 @@ static bool read_request(module_state *state, PyObject *const *v, request *r) {
     o->activations = r->activations;
     o->n_activations = r->n_activations;
     o->stop_ids = r->stop_ids;
-    if (v[arg_processors] && !read_processors(v[arg_processors], r))
+    if ((v[arg_processors] && !read_processors(v[arg_processors], r)) || !read_mask(v[arg_mask], r))
         return false;
     o->hand_out_logits = o->hand_out_logits && o->max_tokens != 0; /* they are called for tokens */
     return true;
@@ -248,7 +261,8 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
         if (gm_stream_open(session->session, tokenizer, r.prompt, r.n_prompt, &r.options, &stream->stream) == GM_OK) {
             stream->session = Py_NewRef(v[arg_session]);
             stream->tokenizer = Py_NewRef(v[arg_tokenizer]);
-            stream->processors = r.options.hand_out_logits ? Py_NewRef(r.processors) : NULL;
+            stream->processors = r.options.hand_out_logits ? Py_XNewRef(r.processors) : NULL;
+            stream->mask = r.options.hand_out_logits ? Py_XNewRef(r.mask) : NULL;
             stream->n_activations = r.n_activations;
             session->stream = stream;
         } else {
@@ -262,7 +276,7 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
     return (PyObject *)stream;
 }
 
-/* ---- logits processors ---- */
+/* ---- logits processors and masks ---- */
 
 /* memoryview(bytes).cast(format) */
 static PyObject *cast_view(PyObject *bytes, const char *format) {
@@ -316,37 +330,78 @@ static bool take_returned(stream_object *stream, PyObject *view, PyObject *retur
 }
 
 /* StopIteration would look like the stream's own end: it becomes RuntimeError, as in a generator. */
-static void replace_stop_iteration(void) {
+static void replace_stop_iteration(const char *what) {
     if (!PyErr_ExceptionMatches(PyExc_StopIteration))
         return;
     PyErr_Clear();
-    PyErr_SetString(PyExc_RuntimeError, "a logits processor raised StopIteration");
+    PyErr_Format(PyExc_RuntimeError, "a %s raised StopIteration", what);
 }
 
-/* The answer to GM_LOGITS: the processors, one after another, and the draw. The GIL is held, so that nobody changes the
- * logits meanwhile. GM_ESTATE with an exception set: a processor's. */
-gm_status py_stream_process(stream_object *stream, gm_token *token) {
-    gm_pending_logits pending;
-    gm_status status = gm_stream_logits(stream->stream, &pending);
-    if (status != GM_OK)
-        return status;
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)pending.ids,
-                                                (Py_ssize_t)(pending.n_ids * sizeof *pending.ids));
-    PyObject *ids = cast_view(bytes, "i"), *view = ids ? view_logits(stream, &pending) : NULL;
+static bool run_processors(stream_object *stream, PyObject *ids, PyObject *view) {
     bool ok = view != NULL;
     Py_ssize_t n = stream->processors ? PyTuple_Size(stream->processors) : 0; /* none left: collected as garbage */
-    stream->processing = true;
     for (Py_ssize_t i = 0; ok && i < n; i++) {
         PyObject *processor = PyTuple_GetItem(stream->processors, i);
         PyObject *returned = PyObject_CallFunctionObjArgs(processor, ids, view, NULL);
         ok = returned && take_returned(stream, view, returned);
         Py_XDECREF(returned);
         if (!returned)
-            replace_stop_iteration();
+            replace_stop_iteration("logits processor");
     }
+    return ok;
+}
+
+/* The bits of what may come next, in *bits, which is then to be released; bits->obj NULL: anything may. */
+static bool call_mask(stream_object *stream, PyObject *ids, int64_t vocab, Py_buffer *bits) {
+    const Py_ssize_t bytes = (Py_ssize_t)((vocab + 31) / 32 * (int64_t)sizeof(uint32_t));
+    PyObject *mask = Py_XNewRef(stream->mask), *returned = mask ? PyObject_CallFunctionObjArgs(mask, ids, NULL) : NULL;
+    Py_XDECREF(mask);
+    if (!returned && mask)
+        replace_stop_iteration("mask");
+    bool ok = returned || !mask;
+    if (returned && returned != Py_None) {
+        ok = PyObject_GetBuffer(returned, bits, PyBUF_SIMPLE) == 0;
+        if (ok && (bits->len != bytes || (uintptr_t)bits->buf % sizeof(uint32_t) != 0)) {
+            PyErr_Format(PyExc_ValueError,
+                         "a mask has %zd bytes, expected %zd, aligned as uint32: a bit for each of %lld tokens",
+                         bits->len, bytes, (long long)vocab);
+            PyBuffer_Release(bits);
+            *bits = (Py_buffer){.obj = NULL};
+            ok = false;
+        }
+    }
+    Py_XDECREF(returned);
+    return ok;
+}
+
+/* The answer to GM_LOGITS: the mask, the processors, one after another, and the draw. With processors the GIL is held,
+ * so that nobody changes the logits meanwhile. GM_ESTATE with an exception set: a processor's, or the mask's. */
+gm_status py_stream_process(stream_object *stream, gm_token *token) {
+    gm_pending_logits pending;
+    Py_buffer bits = {.obj = NULL};
+    gm_status status = gm_stream_logits(stream->stream, &pending);
+    if (status != GM_OK)
+        return status;
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)pending.ids,
+                                                (Py_ssize_t)(pending.n_ids * sizeof *pending.ids));
+    PyObject *ids = cast_view(bytes, "i"), *view = NULL;
+    const bool processed = stream->processors && PyTuple_Size(stream->processors) > 0;
+    stream->processing = true;
+    bool ok = ids && call_mask(stream, ids, pending.vocab, &bits);
+    if (ok && processed)
+        ok = run_processors(stream, ids, view = view_logits(stream, &pending));
     stream->processing = false;
-    status = ok ? gm_stream_sample(stream->stream, (const float *)(void *)PyByteArray_AsString(stream->logits), token)
-                : GM_ESTATE;
+    if (!ok) {
+        status = GM_ESTATE;
+    } else if (processed) {
+        status = gm_stream_sample(stream->stream, (const float *)(void *)PyByteArray_AsString(stream->logits), bits.buf,
+                                  token);
+    } else {
+        Py_BEGIN_ALLOW_THREADS status = gm_stream_sample(stream->stream, NULL, bits.buf, token);
+        Py_END_ALLOW_THREADS
+    }
+    if (bits.obj)
+        PyBuffer_Release(&bits);
     end_view(stream, view);
     Py_XDECREF(ids);
     Py_XDECREF(bytes);
@@ -462,11 +517,13 @@ static int stream_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(((stream_object *)self)->session);
     Py_VISIT(((stream_object *)self)->tokenizer);
     Py_VISIT(((stream_object *)self)->processors);
+    Py_VISIT(((stream_object *)self)->mask);
     return 0;
 }
 
 static int stream_clear(PyObject *self) {
     Py_CLEAR(((stream_object *)self)->processors);
+    Py_CLEAR(((stream_object *)self)->mask);
     return 0;
 }
 
@@ -478,6 +535,7 @@ static void stream_dealloc(PyObject *self) {
     Py_XDECREF(stream->session);
     Py_XDECREF(stream->tokenizer);
     Py_XDECREF(stream->processors);
+    Py_XDECREF(stream->mask);
     Py_XDECREF(stream->logits);
     PyMem_Free(stream->profile);
     object_free(self);

@@ -18,6 +18,7 @@ struct stream_object {
     PyObject_HEAD gm_stream *stream; /* NULL when closed or at its end */
     PyObject *session, *tokenizer;
     PyObject *processors; /* a tuple; NULL: none */
+    PyObject *mask;       /* called for what may come next; NULL: anything may */
     PyObject *logits;     /* a bytearray: what the processors may change */
     bool busy, doomed;
     bool processing; /* busy, between two calls of the engine */
@@ -33,7 +34,7 @@ PyObject *py_session_of(PyObject *model, gm_session *session); /* a Session, whi
 void py_session_release(session_object *session);              /* frees the C session; only when no C stream uses it */
 void py_stream_shut(stream_object *stream);    /* frees the C stream, or has the thread that runs a step do it */
 void py_stream_release(stream_object *stream); /* frees the C stream now; the statistics stay; not while busy */
-/* The answer to GM_LOGITS. GM_ESTATE with an exception set: a processor's. */
+/* The answer to GM_LOGITS. GM_ESTATE with an exception set: a processor's, or the mask's. */
 gm_status py_stream_process(stream_object *stream, gm_token *token);
 PyObject *py_token_from(module_state *state, const gm_token *token);
 PyObject *py_profile_from(const gm_profile *profile); /* a dict; profile.c */
