@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -142,6 +143,37 @@ class Tokenizer(_gomlx.Tokenizer):
     def bare(self, text: str | bytes) -> list[int]:
         """The ids of the text alone: without added tokens, truncation or padding, whatever the file declares."""
         return self.encode(text, False, truncation=False, padding=False)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that an id adds to a text that others have begun: of a part of a character that part, of
+        WordPiece's beginnings of words a space before them, of a special token its own text; b"" of an id that no
+        token has."""
+        name = self.id_to_token(token)
+        if name is None:
+            return b""
+        if self.is_special(token):
+            return name.encode()
+        if self._is_byte_level:
+            return self.decode(token, as_bytes=True)
+        before = next(one for one in self._begin_a_text if one != token)
+        held, text = self.decode([before]), self.decode([before, token])
+        added = text[len(held):] if text.startswith(held) else name
+        byte = re.fullmatch("<0x([0-9A-Fa-f]{2})>", name)
+        return bytes.fromhex(byte[1]) if byte and added != name else added.encode()
+
+    @functools.cached_property
+    def _is_byte_level(self):
+        try:
+            self.decode([], as_bytes=True)
+        except NotImplementedError:
+            return False
+        return True
+
+    @functools.cached_property
+    def _begin_a_text(self):
+        """Two ids with text of their own."""
+        return list(dict.fromkeys(one for letter in "abxe10." for one in self.bare(letter)[-1:]
+                                  if not self.is_special(one) and self.decode([one])))[:2]
 
     @functools.cached_property
     def special_tokens(self) -> dict[str, int]:
