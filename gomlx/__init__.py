@@ -33,6 +33,7 @@ from gomlx import backends
 from gomlx._base import arguments
 from gomlx._files.discovery import FoundModel, GGUFInfo, discover, gguf_info
 from gomlx._files.memory_plan import MemoryPlan, plan_memory
+from gomlx._generation.constraints import Constraint
 from gomlx._generation.inspection import Patch, Steer, Validation
 from gomlx._generation.model import Model
 from gomlx._generation.options import GenerationOptions
@@ -46,6 +47,7 @@ from gomlx._gomlx import (AxisError, ContextLengthExceeded, Encoding, Error, KvS
 from gomlx._gomlx import version as __version__
 from gomlx.loading import load
 from gomlx.probes import Probe, ProbeEvent, Recorder
+from gomlx.schema import UnsupportedSchema
 
 if TYPE_CHECKING:       # what __getattr__ below imports
     from gomlx import core as core
@@ -74,14 +76,14 @@ _LAZY = {"convert": "_conversion.convert", "fuse": "_conversion.fuse", "bench": 
          "Adapter": "_training.adapter", "Term": "_training.adapter", "read_adapter": "_files.adapters",
          "save_adapter": "_files.adapters", "train": "_training.train"}
 _MODULES = ("abilities", "core", "distributed", "loading", "lora", "mlx", "nn", "optimizers", "parsing", "probes",
-            "profiling", "utils")
-__all__ = ["Adapter", "AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "Encoding", "Error",
-           "FoundModel", "GGUFInfo", "GenerationOptions", "KvStateNotAvailable", "MemoryPlan", "Model",
+            "profiling", "schema", "utils")
+__all__ = ["Adapter", "AxisError", "BatchStream", "Cancelled", "Constraint", "ContextLengthExceeded", "Encoding",
+           "Error", "FoundModel", "GGUFInfo", "GenerationOptions", "KvStateNotAvailable", "MemoryPlan", "Model",
            "ModelNotSupported", "Patch", "Probe", "ProbeEvent", "PromptCache", "QueueFull", "Recorder", "Result",
            "Sampling", "Scheduler", "Session", "StateBundle", "Steer", "Term", "Token", "TokenStream", "Tokenizer",
-           "ToolCall", "Validation", "__version__", "backends", "bench", "compare_reports", "convert", "discover",
-           "fuse", "gguf_info", "load", "plan_memory", "read_adapter", "sample", "sample_probabilities",
-           "save_adapter", "train"]
+           "ToolCall", "UnsupportedSchema", "Validation", "__version__", "backends", "bench", "compare_reports",
+           "convert", "discover", "fuse", "gguf_info", "load", "plan_memory", "read_adapter", "sample",
+           "sample_probabilities", "save_adapter", "train"]
 
 arguments.name_public(globals(), set(__all__) & globals().keys())
 arguments.show_as_own(__name__, [globals()[name] for name in __all__ if name in globals()])

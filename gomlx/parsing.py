@@ -149,6 +149,11 @@ class Parser:
                 if not any(mark in after for mark in closing):
                     self._enter(REASONING)
 
+    @property
+    def openings(self) -> list[str]:
+        """Markers by which reasoning may begin where the answer has not."""
+        return [mark for mark, to in self.format.marks.get(ANSWER, {}).items() if to in (REASONING, HEADER)]
+
     # -------------------------------------------------------------------------------------------------- what comes in
 
     def feed(self, text: str) -> list[Part]:

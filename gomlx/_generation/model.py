@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gomlx import _gomlx, abilities
 from gomlx._base import arguments, notebook
-from gomlx._generation import chat, prefixes, scoring
+from gomlx._generation import chat, constraints, prefixes, scoring
 from gomlx._generation.adapters import Adaptable, AdapterChoice
 from gomlx._generation.inspection import Inspectable, engine_edits
 from gomlx._generation.options import (
     BATCH,
     CHAT,
     CLASSIFY,
+    CONSTRAINTS,
     GENERATE,
     WARM,
     ChatOptions,
@@ -29,7 +30,7 @@ from gomlx._generation.prompt_cache import PromptCache, common_length, packed
 from gomlx._generation.sampling import Sampling
 from gomlx._generation.scoring import Classified, Score
 from gomlx._generation.streams import BatchStream, Generation, Result, Slots, TokenStream
-from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
+from gomlx.parsing import ANSWER, Parser, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.probes import Prober
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Model(Adaptable, Inspectable):
         self.prompt_cache = prompt_cache if isinstance(prompt_cache, PromptCache) else \
             PromptCache() if prompt_cache else PromptCache(entries=0)
         self._slots = Slots(parallel)
+        self._views = constraints.Views()
         self.sampling = Sampling(**sampling)
         self._stop_ids = [i for i in sorted(stops) if i < engine.vocab_size]
         self.tokenizer = tokenizer
@@ -145,6 +147,15 @@ class Model(Adaptable, Inspectable):
                             generation takes nothing from its session and leaves it empty
         probe               a callable, or a Probe of one: told what goes on in each step (gomlx.probes)
         profile             count and time what the engine does, for result.profile (gomlx.profiling)
+        schema              the answer is JSON that is valid under this JSON schema, or has this type: a pydantic model,
+                            a dataclass, a TypedDict, Literal, list[...]; result.parsed is the object
+                            (docs/structured-output.md). Or one of
+        regex, grammar, choice
+                            a pattern that matches all of it, a grammar in Lark's notation or GBNF, some texts; or
+        constraint          a gomlx.Constraint made before
+        whitespace          of a schema's JSON: "default" as json.dumps writes it, "compact" none, "any"
+        enforce             "strict": gomlx.UnsupportedSchema for what cannot be enforced; "relaxed": it is checked at
+                            the end, result.violation
         adapter             the name of one that load_adapter() gave, or {name: weight} of several, which add up; {} is
                             none, None the model's own choice (model.adapter). A session goes on with the adapters that
                             it was begun with, else KvStateNotAvailable
@@ -190,6 +201,7 @@ class Model(Adaptable, Inspectable):
         if options.probe is not None:
             prober = Prober(self._engine, self.info["n_layers"], options.probe, len(ids))
             processors.insert(0, prober)
+        follower = self._follower(options, parser, len(ids))
         own = None                      # a prompt that was steered is not kept for later ones
         if options.session is None:
             own = begin or (self._engine.new_session() if edits else self._fresh_session(ids, shares))
@@ -199,7 +211,7 @@ class Model(Adaptable, Inspectable):
                 max_tokens=-1 if options.max_tokens is None else options.max_tokens, stop_ids=self._ends_of(options),
                 stop_texts=options.stop, top_logprobs=options.top_logprobs, processors=processors, timeout=timeout,
                 prefill=prefill, edits=edits, activations=prober.activations if prober else (), profile=options.profile,
-                adapters=shares, **sampling)
+                adapters=shares, mask=follower, **sampling)
         except BaseException:
             if own is not None:
                 own.close()
@@ -208,7 +220,19 @@ class Model(Adaptable, Inspectable):
             prober.stream, prober.session = stream, options.session or own
         keep = None if edits else partial(self._keep_session, ids)
         reader = TokenReader(parser, self.tokenizer, ids) if parser is not None else None
-        return Generation(stream, seed, own, options.stop, reader, keep, prober, difference)
+        return Generation(stream, seed, own, options.stop, reader, keep, prober, difference, follower)
+
+    def _follower(self, options, parser, n_prompt):
+        """What holds a stream to the constraint of its options; None: they have none."""
+        constraint = constraints.of(options)
+        if constraint is None:
+            return None
+        view = self._views.of(self.tokenizer, self.vocab_size, self._ends_of(options))
+        if parser is None:
+            return constraints.Follower(constraint, view, n_prompt)
+        marks = [self.tokenizer.token_to_id(one) for one in parser.openings]
+        return constraints.Follower(constraint, view, n_prompt, lambda: parser.state == ANSWER,
+                                    [one for one in marks if one is not None])
 
     def _parser_of(self, prompt, ids, options):
         if not isinstance(options.parser, str):
@@ -468,6 +492,8 @@ class Model(Adaptable, Inspectable):
                     made = made.replace(reset=True)
         else:
             text = render(messages)
+        if tools and any(getattr(made, one) is not None for one in CONSTRAINTS):
+            raise ValueError("tools: an answer with a constraint can call none; give one of the two")
         if parser == "auto":
             parser = detect(self.tokenizer.template_for(tools, chat_format),
                             lambda token: self.tokenizer.token_to_id(token) is not None)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 from gomlx._base import arguments
 from gomlx._base.bars import Progress
 from gomlx._generation.adapters import AdapterChoice, checked_choice
+from gomlx._generation.constraints import WHITESPACE, Constraint, Whitespace
 from gomlx._generation.inspection import Patch, Steer
 from gomlx._generation.prompt_cache import PromptCache
 from gomlx._generation.sampling import FIELDS, Sampling
@@ -32,6 +33,8 @@ Several = Literal[2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 24, 32, 64, 128]
 Float = Literal["float32", "float16", "bfloat16"]
 KvDtype = Literal["float32", "float16", "bfloat16", "q8_0"]
 Activations = Literal["float32", "int8", "bfloat16"]
+# Options of which one says what an answer has to be.
+CONSTRAINTS = ("schema", "regex", "grammar", "choice", "constraint")
 MAX_TOKENS = 2**63 - 1
 MAX_LOGPROBS = 256
 
@@ -100,6 +103,13 @@ class CommonOptions(SamplingFields, total=False):
     probe: Callable[[ProbeEvent], object] | Probe | None
     profile: bool
     adapter: AdapterChoice
+    schema: Any
+    regex: str | None
+    grammar: str | None
+    choice: Sequence[str] | None
+    constraint: Constraint | None
+    whitespace: Whitespace
+    enforce: Literal["strict", "relaxed"]
 
 
 class GenerateOptions(CommonOptions, total=False):
@@ -153,6 +163,19 @@ def steering(name, value):
     return arguments.sequence(name, value, "gomlx.Steer or gomlx.Patch, one or several")
 
 
+def choices(name, value):
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        raise TypeError(f"{name}: expected texts, got {value!r:.80}")
+    texts = tuple(value)
+    if not texts or not all(isinstance(one, str) and one for one in texts):
+        raise ValueError(f"{name}: expected texts, none of them empty, got {value!r:.80}")
+    return texts
+
+
+def anything(name, value):
+    return value
+
+
 def one_probe(name, value):
     return value if isinstance(value, Probe) else Probe(arguments.function(name, value))
 
@@ -185,6 +208,13 @@ class GenerationOptions:
     probe: Probe | None = checked(None, one_probe)
     profile: bool = checked(False, arguments.flag)
     adapter: AdapterChoice = checked(None, checked_choice)
+    schema: Any = checked(None, anything)
+    regex: str | None = checked(None, arguments.text, "a pattern")
+    grammar: str | None = checked(None, arguments.text, "a grammar in Lark's notation or GBNF")
+    choice: Sequence[str] | None = checked(None, choices)
+    constraint: Constraint | None = checked(None, instance, Constraint, "a gomlx.Constraint")
+    whitespace: Whitespace = checked("default", arguments.one_of, tuple(WHITESPACE))
+    enforce: Literal["strict", "relaxed"] = checked("strict", arguments.one_of, ("strict", "relaxed"))
 
     def __init__(self, **options: Unpack[GenerateOptions]) -> None:
         arguments.known("GenerationOptions", options, GenerateOptions.__optional_keys__)
@@ -197,6 +227,11 @@ class GenerationOptions:
         object.__setattr__(self, "sampling_fields", fields)
         if self.append and self.reset:
             raise ValueError("append and reset: expected at most one of the two")
+        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}: expected at most one of them")
+        if given and self.ignore_eos:
+            raise ValueError(f"{given[0]}: its end is a stop id, which ignore_eos leaves out")
         if self.session is None and (self.append or self.reset):
             raise ValueError(f"{'append' if self.append else 'reset'}: there is no session")
 

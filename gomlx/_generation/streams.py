@@ -13,6 +13,7 @@ from gomlx._base import bars, notebook
 from gomlx._base.bars import Progress
 from gomlx._generation.tool_calls import ToolCall
 from gomlx.parsing import Parsed, Part
+from gomlx.schema import Place
 
 
 class Cancelled(Exception):
@@ -39,6 +40,10 @@ class Result:
     reasoning: str | None = None        # what came between the markers of reasoning; None: there were none
     answer: str = ""                    # the text without reasoning, calls of tools and their markup
     tool_calls: list[ToolCall] = field(default_factory=list)    # one that could not be read has an error and its text
+    parsed: Any = None          # with a constraint: the object that a whole answer is, of a schema's type; or its text
+    incomplete: str | None = None       # with a constraint: where an answer stands that is not whole
+    violation: str | None = None        # enforce="relaxed": what of the schema does not hold; parsed is None
+    unenforced: list[Place] = field(default_factory=list)   # enforce="relaxed": what was only checked
     error: Exception | None = None      # what ended it, for "error"
     # of the forward passes that it took part in, which a batch shares; the packing of weights before a model's second
     # pass is in neither
@@ -75,7 +80,8 @@ class Generation:
     the session at the end, with the ids of the output; None: it is closed."""
 
     def __init__(self, stream, seed, session, stop_texts, reader=None, keep=None, prober=None,
-                 prefill_difference=None):
+                 prefill_difference=None, follower=None):
+        self._follower = follower               # holds the stream to a constraint; or None
         self._prober = prober                   # is told of each token; or None
         self.stream = stream
         self.reader = reader                    # of reasoning and calls; None: all text is the answer
@@ -103,6 +109,8 @@ class Generation:
             self._top_logprobs += [token.top_logprobs] if token.top_logprobs else []
         if token.finish_reason is not None:
             self.close(token.finish_reason)
+        elif self._follower is not None and token.id >= 0:
+            self._follower.took(token.id)
 
     def close(self, finish_reason="cancelled", error=None):
         """Ends the generation and makes its result."""
@@ -132,7 +140,14 @@ class Generation:
             total_seconds=time.monotonic() - self._started, peak_memory_bytes=stats.get("peak_memory_bytes", 0),
             active_memory_bytes=_gomlx._processor_memory()[0],
             prefill_difference=self._prefill_difference,
-            profile=self.stream.profile() if self.stream is not None else None, **vars(parsed))
+            profile=self.stream.profile() if self.stream is not None else None,
+            **vars(parsed), **self._outcome(finish_reason, error))
+
+    def _outcome(self, finish_reason, error):
+        """What the answer is under its constraint, as fields of Result."""
+        if self._follower is None or error is not None:
+            return {}
+        return self._follower.outcome(self._ids, finish_reason == "stop")
 
     def _stop(self, stats):
         if stats["stop_text"] >= 0:

@@ -46,7 +46,8 @@ def stream(model, ids, **options):
 
 @pytest.mark.parametrize("share", [0.002, 0.05, 0.9])
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 3}, {"temperature": 0.8, "top_k": 7, "seed": 4},
-                                      {"temperature": 1.5, "top_p": 0.7, "repetition_penalty": 1.3, "seed": 5}], ids=str)
+                                      {"temperature": 1.5, "top_p": 0.7, "repetition_penalty": 1.3, "seed": 5}],
+                         ids=str)
 def test_a_mask_is_logits_of_minus_infinity(model, sampling, share):
     ids, vocab, seen = model.encode(PROMPT), model.vocab_size, []
     masked = list(stream(model, ids, mask=random_mask(vocab, share, seen), **sampling))

@@ -30,6 +30,7 @@ BELOW = {
     "__main__": {"cli"},
 }
 IN_A_ROOM = {"abilities": "_generation", "parsing": "_generation", "probes": "_generation", "profiling": "_generation",
+             "schema": "_generation",
              "lora": "_training", "_training.adapter": "_files", "_training.config": "_files"}   # of adapters as such
 
 

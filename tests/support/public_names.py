@@ -500,7 +500,8 @@ utils.tree_merge({"a": a}, {"b": b})
 # ---- gomlx ----
 assert gomlx.__version__
 errors: list[type[Exception]] = [gomlx.AxisError, gomlx.Cancelled, gomlx.ContextLengthExceeded, gomlx.Error,
-                                 gomlx.KvStateNotAvailable, gomlx.ModelNotSupported, gomlx.QueueFull]
+                                 gomlx.KvStateNotAvailable, gomlx.ModelNotSupported, gomlx.QueueFull,
+                                 gomlx.UnsupportedSchema]
 with gomlx.load(context_length=512, prompt_cache=gomlx.PromptCache(entries=2)) as model:
     assert_type(model, gomlx.Model)
     assert_type(model.tokenizer, gomlx.Tokenizer)
@@ -545,6 +546,7 @@ with gomlx.load(context_length=512, prompt_cache=gomlx.PromptCache(entries=2)) a
     assert_type(model.restore_session(session.save()), gomlx.Session)
     bundle = model.bundle(session)
     assert_type(bundle, gomlx.StateBundle)
+    assert_type(gomlx.Constraint.regex("a+"), gomlx.Constraint)
     recorder = gomlx.Recorder()
     probe = gomlx.Probe(recorder, ["entropy"])
     steer = gomlx.Steer("layers.1.residual", mx.zeros(model.info["hidden_size"]))

@@ -1,0 +1,371 @@
+"""What an answer has to be: a Constraint, compiled once, and how a stream follows one.
+ (1) A Constraint never changes; any number of streams of any models may use it.
+ (2) llguidance keeps where a text stands in the grammar. It is imported when the first constraint is made."""
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from gomlx._base import arguments
+from gomlx._generation import typed
+from gomlx.schema import Place, UnsupportedSchema, prepare
+
+Whitespace = Literal["default", "compact", "any"]
+INSTALL = "constraints need llguidance: pip install 'gomlx[structured]'"
+# Between tokens of JSON: as json.dumps writes, nothing, or a few blanks of any kind.
+WHITESPACE = {
+    "default": {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False},
+    "compact": {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False},
+    "any": {"item_separator": ",", "key_separator": ":", "whitespace_flexible": True,
+            "whitespace_pattern": r"[ \t\n\r]{0,20}"},
+}
+MAX_TEXT = 1 << 20              # characters of a regex or a grammar
+FUEL = {"initial_lexer_fuel": 5_000_000, "step_lexer_fuel": 1_000_000, "max_lexer_states": 100_000}
+
+
+def matcher_library():
+    try:
+        import llguidance
+    except ImportError as error:
+        raise ImportError(INSTALL) from error
+    return llguidance
+
+
+class Constraint:
+    """What an answer has to be, made by schema(), regex(), grammar() or choice(); `model.generate(prompt,
+    constraint=made)`.
+
+    kind        "schema", "regex", "grammar" or "choice"
+    report      warnings: of a schema, say, formats that are not enforced
+    unenforced  enforce="relaxed": a gomlx.schema.Place for each part of the schema that the text is not held to
+    """
+
+    def __init__(self, kind: str, grammar: str, what: str, *, type: Any = None, schema: Any = None,
+                 report: Sequence[str] = (), unenforced: Sequence[Place] = ()) -> None:
+        self.kind = kind
+        self.report = list(report)
+        self.unenforced = list(unenforced)
+        self._type, self._schema, self._grammar = type, schema, grammar
+        self._matchers = weakref.WeakKeyDictionary()
+        library = matcher_library()
+        failed, said = library.LLMatcher.validate_grammar_with_warnings(grammar, limits=library.LLParserLimits(**FUEL))
+        if failed and kind == "schema":
+            raise UnsupportedSchema([Place("", "schema", said[0].strip())])
+        if failed:
+            raise ValueError(f"{what}: {said[0].strip()}")
+        self.report += said
+
+    @classmethod
+    def schema(cls, schema: Any, *, whitespace: Whitespace = "default",
+               enforce: Literal["strict", "relaxed"] = "strict", strict_formats: bool = False) -> Constraint:
+        """JSON that is valid under a JSON schema (a dict or a boolean) or has a Python type: a pydantic model, a
+        dataclass, a TypedDict, an Enum, Literal, list[...] and others of typing. result.parsed is then of that type.
+
+        whitespace      "default": as json.dumps writes; "compact": none; "any": up to 20 blanks wherever JSON allows
+        enforce         "strict": gomlx.UnsupportedSchema for what cannot be enforced; "relaxed": it is left out, the
+                        finished text is checked by the package jsonschema, ValueError as result.error if not valid
+        strict_formats  unknown formats are unsupported, too, instead of annotations
+        """
+        arguments.one_of("whitespace", whitespace, tuple(WHITESPACE))
+        arguments.one_of("enforce", enforce, ("strict", "relaxed"))
+        made = None if isinstance(schema, bool | Mapping) else schema
+        document = typed.schema_of(schema) if made is not None else schema
+        prepared = prepare(document, enforce, strict_formats)
+        if prepared.unenforced:
+            _jsonschema()                               # that it is missing is told now
+        library = matcher_library()
+        grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(prepared.schema),
+                                                             overrides=WHITESPACE[whitespace])
+        return cls("schema", grammar, "schema", type=made, schema=document, report=prepared.warnings,
+                   unenforced=prepared.unenforced)
+
+    @classmethod
+    def regex(cls, pattern: str) -> Constraint:
+        """A text that the whole pattern matches, in the syntax of Rust's crate regex: without look-around and
+        back-references."""
+        return cls("regex", matcher_library().LLMatcher.grammar_from_regex(_text("regex", pattern)), "regex")
+
+    @classmethod
+    def grammar(cls, text: str) -> Constraint:
+        """A text of a grammar: Lark's notation, whose first rule is `start:`, or llama.cpp's GBNF, with `root ::=`."""
+        _text("grammar", text)
+        if "::=" in text:
+            from llguidance.gbnf_to_lark import any_to_lark  # GBNF alone needs it
+            try:
+                text = any_to_lark(text)
+            except Exception as error:
+                raise ValueError(f"grammar: not GBNF: {error}") from None
+        return cls("grammar", matcher_library().LLMatcher.grammar_from_lark(text), "grammar")
+
+    @classmethod
+    def choice(cls, texts: Sequence[str]) -> Constraint:
+        """One of these texts."""
+        texts = list(texts) if not isinstance(texts, str) else [texts]
+        if not texts or not all(isinstance(one, str) and one for one in texts):
+            raise ValueError(f"choice: expected texts, none of them empty, got {texts!r:.80}")
+        rule = " | ".join(json.dumps(one, ensure_ascii=False) for one in texts)
+        return cls("choice", matcher_library().LLMatcher.grammar_from_lark(f"start: {rule}"), "choice")
+
+    def matcher(self, view: Any) -> Any:
+        """A matcher at the beginning, for the tokens of a View."""
+        if view not in self._matchers:
+            library = matcher_library()
+            self._matchers[view] = library.LLMatcher(view.matching, self._grammar,
+                                                     limits=library.LLParserLimits(**FUEL), log_level=0)
+        made = self._matchers[view].deep_copy()
+        if made.is_error():
+            raise ValueError(f"{self.kind}: {made.get_error()}")
+        return made
+
+    def parse(self, text: str) -> Any:
+        """What a whole text stands for: the object of a schema's text, in its type; else the text itself. ValueError
+        where a schema has more than was enforced, and it does not hold."""
+        if self.kind != "schema":
+            return text
+        value = json.loads(text)
+        if self.unenforced:
+            checker = _jsonschema()
+            error = next(checker.validators.validator_for(self._schema)(self._schema).iter_errors(value), None)
+            if error is not None:
+                raise ValueError(f"the answer is not valid under what was not enforced: {error.json_path}: "
+                                 f"{error.message}")
+        return typed.build(self._type, value) if self._type is not None else value
+
+    def __repr__(self) -> str:
+        return f"<gomlx.Constraint {self.kind}>"
+
+
+    def outcome(self, text: str, is_complete: bool) -> dict[str, Any]:
+        """What a text that has ended is, as fields of Result."""
+        if not is_complete:
+            where = standing(text) if self.kind == "schema" else f"after {len(text)} characters"
+            return {"incomplete": f"the answer ends {where}"}
+        try:
+            return {"parsed": self.parse(text)}
+        except ValueError as error:
+            return {"violation": str(error)}
+
+
+def of(options: Any) -> Constraint | None:
+    """The constraint that GenerationOptions have; None: there is none."""
+    if options.constraint is not None:
+        return options.constraint
+    if options.regex is not None:
+        return _seen(Constraint.regex, options.regex)
+    if options.grammar is not None:
+        return _seen(Constraint.grammar, options.grammar)
+    if options.choice is not None:
+        return _seen(_choice, tuple(options.choice))
+    if options.schema is None:
+        return None
+    if isinstance(options.schema, bool | Mapping):
+        try:
+            return _seen(_schema, json.dumps(options.schema), options.whitespace, options.enforce)
+        except (RecursionError, TypeError, ValueError):     # prepare() says what is wrong with it
+            pass
+    return Constraint.schema(options.schema, whitespace=options.whitespace, enforce=options.enforce)
+
+
+@functools.lru_cache(64)
+def _seen(make, *arguments):
+    return make(*arguments)
+
+
+def _choice(texts):
+    return Constraint.choice(texts)
+
+
+def _schema(text, whitespace, enforce):
+    return Constraint.schema(json.loads(text), whitespace=whitespace, enforce=enforce)
+
+
+def _jsonschema():
+    try:
+        import jsonschema
+    except ImportError as error:
+        raise ImportError("enforce='relaxed' needs jsonschema: pip install 'gomlx[structured]'") from error
+    return jsonschema
+
+
+def _text(name, value):
+    arguments.text(name, value, "a text")
+    if not value or len(value) > MAX_TEXT:
+        raise ValueError(f"{name}: {len(value)} characters, expected 1 to {MAX_TEXT}")
+    return value
+
+
+def standing(text: str) -> str:
+    """Where JSON that is cut off stands: "within a string at /items/3/name"."""
+    pointer: list[Any] = []                             # for each open value, the key or index that is under way
+    string = escaped = is_key = False
+    began = 0
+    for i, c in enumerate(text):
+        if string:
+            if escaped or c == "\\":
+                escaped = not escaped
+            elif c == '"':
+                string = False
+                if is_key:
+                    pointer[-1] = json.loads(text[began:i + 1])
+        elif c == '"':
+            string, began = True, i
+            is_key = bool(pointer) and pointer[-1] is None
+        elif c in "{[":
+            pointer.append(None if c == "{" else 0)
+        elif c in "}]":
+            pointer.pop()
+        elif c == ",":
+            pointer[-1] = pointer[-1] + 1 if isinstance(pointer[-1], int) else None
+    place = "/".join("" if one is None else str(one) for one in ["", *pointer]) or "/"
+    return f"{'within a string' if string else 'before its end'} at {place}"
+
+
+class View:
+    """A tokenizer as the matcher sees it: the bytes of each of a model's ids. ends: ids that end a generation."""
+
+    def __init__(self, tokenizer: Any, vocab: int, ends: Sequence[int]) -> None:
+        library = matcher_library()
+        known = min(vocab, tokenizer.vocab_size)
+        self.vocab = vocab
+        self.tokens = [tokenizer.token_bytes(i) for i in range(known)] + [b""] * (vocab - known)
+        self.eos_token_id, self.bos_token_id = ends[0], None
+        self.special_token_ids = sorted({i for i in (*tokenizer.special_ids(), *ends) if i < vocab})
+        self._tokenizer = tokenizer
+        self.matching = library.LLTokenizer(library.TokenizerWrapper(self), n_vocab=vocab, eos_token=list(ends),
+                                            slices=library.LLTokenizer.json_slices())
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Ids whose bytes are the text's, nothing before them: the tokenizer's own where it has such."""
+        data = text.encode() if isinstance(text, str) else text
+        ids = self._tokenizer.encode_after(data.decode())
+        return ids if b"".join(self.tokens[one] for one in ids) == data else self._longest(data)
+
+    def _longest(self, data):
+        """The longest token that fits, and so on."""
+        ids, at = [], 0
+        while at < len(data):
+            end = next((end for end in range(min(len(data), at + 64), at, -1) if data[at:end] in self._by_bytes), None)
+            if end is None:
+                raise ValueError(f"the vocabulary has no token for {data[at:at + 1]!r}")
+            ids.append(self._by_bytes[data[at:end]])
+            at = end
+        return ids
+
+    @functools.cached_property
+    def _by_bytes(self):
+        special = set(self.special_token_ids)
+        return {one: i for i, one in enumerate(self.tokens) if one and i not in special}
+
+
+class Views:
+    """The View of a model for each choice of ids that end a generation, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._made, self._lock = {}, threading.Lock()
+
+    def of(self, tokenizer: Any, vocab: int, ends: Sequence[int]) -> View:
+        key = tuple(sorted({one for one in ends if one < vocab}))
+        if not key:
+            raise ValueError("a constraint needs an id that ends the answer: this generation has no stop ids")
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = View(tokenizer, vocab, key)
+            return self._made[key]
+
+
+_ahead = None                   # the thread that makes masks beside forward passes
+
+
+def _in_background(function):
+    global _ahead
+    if _ahead is None:
+        from concurrent.futures import ThreadPoolExecutor  # programs with constraints alone need it
+        _ahead = ThreadPoolExecutor(1, "gomlx-masks")
+    return _ahead.submit(function)
+
+
+class Follower:
+    """Where one stream stands in its constraint; called with its ids before each token, it gives the mask.
+    begins: whether the text of the answer has begun; while it has not (reasoning), anything may come but the end.
+    openings: ids that may come first instead of the answer, and begin such a part."""
+
+    def __init__(self, constraint: Constraint, view: View, n_prompt: int, begins: Any = lambda: True,
+                 openings: Sequence[int] = ()) -> None:
+        self.constraint = constraint
+        self._view = view
+        self._matcher = constraint.matcher(view)
+        self._begins = begins
+        self._openings = set(openings)
+        self._bytes = (view.vocab + 31) // 32 * 4       # of a mask
+        self._n_prompt = n_prompt
+        self._read = n_prompt           # ids that are done with
+        self._free = False              # the id to come is no part of the answer
+        self._taken = []                # ids of the answer
+        self._coming = None             # the mask that is being made
+
+    def __call__(self, ids: memoryview) -> bytes:
+        for token in ids[self._read:]:
+            self._take(token)
+        self._read = len(ids)
+        self._free = not self._has_begun()
+        if self._free:
+            return self._all_but_ends()
+        bits = self._coming.result() if self._coming is not None else self._bits()
+        self._coming = None
+        if self._matcher.is_error():
+            raise ValueError(f"{self.constraint.kind}: {self._matcher.get_error()}")
+        return bits
+
+    def took(self, token: int) -> None:
+        """The stream drew a token: its mask for the next one may be made beside the pass."""
+        self._read += 1
+        self._take(token)
+        if self._has_begun() and not self._matcher.is_stopped():
+            self._coming = _in_background(self._bits)
+
+    def _take(self, token):
+        if self._coming is not None:
+            self._coming.result()
+            self._coming = None
+        if self._free or (not self._taken and token in self._openings):
+            return
+        self._taken.append(token)
+        self._matcher.consume_token(token)
+
+    def _has_begun(self):
+        return bool(self._taken) or self._begins()
+
+    def _bits(self):
+        bits = self._matcher.compute_bitmask()[:self._bytes]    # it has room for one id more
+        if self._taken or not self._openings:
+            return bits
+        bits = bytearray(bits)
+        for one in self._openings:
+            bits[one // 8] |= 1 << one % 8
+        return bytes(bits)
+
+    def _all_but_ends(self):
+        bits = bytearray(b"\xff" * self._bytes)
+        for one in self._view.matching.eos_tokens:
+            bits[one // 8] &= ~(1 << one % 8)
+        return bytes(bits)
+
+    def outcome(self, output: Sequence[int], stopped: bool) -> dict[str, Any]:
+        """What the answer is when the stream has ended, as fields of Result. output: its ids."""
+        for token in output[self._read - self._n_prompt:]:
+            self._read += 1
+            self._take(token)
+        text = b"".join(self._view.tokens[one] for one in self._taken).decode("utf-8", "ignore")
+        fields = self.constraint.outcome(text, stopped and self.is_complete)
+        return fields | {"unenforced": self.constraint.unenforced}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer so far is a whole one."""
+        if self._coming is not None:
+            self._coming.result()
+        return self._matcher.is_accepting() and not self._matcher.is_error()

@@ -1,0 +1,409 @@
+"""JSON schemas as the grammar of an answer: what cannot be enforced is refused by name and place, nothing is dropped.
+
+    prepared = prepare({"type": "object", "properties": {"age": {"type": "integer"}}})
+    prepared.schema         # what the matcher gets: rewritten where that changes nothing of what is valid
+    prepared.unenforced     # enforce="relaxed": the places that were left out
+
+Drafts 4 to 2020-12. Nothing is fetched: a $ref that leaves the document is refused."""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import quote, unquote, urldefrag, urljoin
+
+__all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
+
+MAX_BYTES = 1 << 20             # of a schema, as JSON
+MAX_DEPTH = 100                 # of values within one another
+# The values of `format` that the matcher enforces; all others are annotations, as 2020-12 says.
+FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
+# Keywords that no grammar here can hold a document to.
+REFUSED = ("not", "if", "contains", "uniqueItems", "propertyNames", "unevaluatedItems", "unevaluatedProperties",
+           "$dynamicRef", "$recursiveRef")
+# What has no meaning without another keyword, or only names a place.
+ALONE = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
+NAMES = ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema", "$vocabulary", "$comment")
+COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+# Beside these a property or an item may be evaluated elsewhere.
+APPLICATORS = ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas", "contains")
+OLD = ("/draft-03/", "/draft-04/", "/draft-06/", "/draft-07/")
+# Keywords whose value is a schema, a list of schemas, a mapping to schemas.
+ONE = ("additionalItems", "additionalProperties", "items")
+LIST = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+MAP = ("properties", "patternProperties", "$defs", "definitions")
+INNER = ("not", "if", "then", "else", "contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties")
+# What each type's keywords limit: where the type is another one, they say nothing.
+JSON_TYPES = {"null": type(None), "boolean": bool, "integer": int, "number": (int, float), "string": str,
+              "array": list, "object": dict}
+
+
+@dataclass(frozen=True)
+class Place:
+    """What of a schema is not supported, and where: a JSON pointer into it, "" for its root."""
+    pointer: str
+    keyword: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.pointer or '/'}: {self.keyword}: {self.reason}"
+
+
+class UnsupportedSchema(ValueError):
+    """A schema that cannot be enforced. places: a Place for each part that is the reason."""
+
+    def __init__(self, places: list[Place]) -> None:
+        self.places = places
+        super().__init__("the schema cannot be enforced: " + "; ".join(map(str, places)))
+
+
+@dataclass
+class Prepared:
+    """schema: for the matcher; unenforced: what was left out of it (enforce="relaxed"), warnings: what is only an
+    annotation."""
+    schema: Any
+    unenforced: list[Place] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", strict_formats: bool = False) -> Prepared:
+    """What the matcher is given for a schema, a dict or a boolean.
+
+    enforce         "strict" refuses what cannot be enforced (UnsupportedSchema); "relaxed" leaves those keywords out
+    strict_formats  a `format` that is not enforced is refused, too; else it is an annotation
+
+    TypeError or ValueError for what is not a schema: not JSON, more than 1 MiB, deeper than 100 values."""
+    if not isinstance(schema, bool | Mapping):
+        raise TypeError(f"schema: expected a dict or a boolean, got {type(schema).__name__}")
+    schema = _as_json(schema)
+    work = _Walk(schema, strict_formats)
+    made = work.schema(schema, "")
+    if made is False:
+        raise UnsupportedSchema([Place("", "false", "no document is valid")])
+    made = {} if made is True else made
+    if work.places and enforce == "strict":
+        raise UnsupportedSchema(work.places)
+    fatal = [one for one in work.places if one.keyword == "$ref"]
+    if fatal:                                       # what it stands for is not known: nothing would be left
+        raise UnsupportedSchema(fatal)
+    return Prepared(made, work.places, work.warnings)
+
+
+def _as_json(schema):
+    try:
+        text = json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"schema: not JSON: {error}") from None
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"schema: {len(text)} bytes of JSON, expected at most {MAX_BYTES}")
+    _check_depth(schema)
+    return json.loads(text)
+
+
+def _check_depth(schema):
+    level, depth = [schema], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"schema: more than {MAX_DEPTH} values within one another")
+        level = [inner for one in level for inner in _children(one)]
+
+
+def _children(value) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, list | tuple):
+        yield from value
+
+
+class _Walk:
+    """One pass over a schema: copies it, rewrites what can be, collects what cannot."""
+
+    def __init__(self, root, strict_formats):
+        self.root = root
+        named = root.get("$schema", "") if isinstance(root, dict) else ""
+        self.is_old = isinstance(named, str) and any(one in named for one in OLD)
+        self.uris = _Uris(root, self.is_old)
+        self.strict_formats = strict_formats
+        self.places = []
+        self.warnings = []
+
+    def refuse(self, pointer, keyword, reason):
+        self.places.append(Place(pointer, keyword, reason))
+
+    def schema(self, schema, pointer):
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict):
+            raise ValueError(f"schema: {pointer or '/'} is {json.dumps(schema)[:60]}, expected an object or a boolean")
+        if self.is_old and isinstance(schema.get("$ref"), str):        # drafts up to 7: what is beside it says nothing
+            kept = {key: value for key, value in schema.items() if key in ("$ref", "definitions", "$defs")}
+        else:
+            kept = {key: value for key, value in schema.items() if key not in NAMES
+                    and (key not in ALONE or ALONE[key] in schema)}
+        made = {key: self.value(key, value, f"{pointer}/{_escaped(key)}") for key, value in kept.items()}
+        for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies):
+            rewrite(made, kept)
+        for keyword in REFUSED:
+            if keyword in made and not self.says_nothing(keyword, kept):
+                self.refuse(pointer, keyword, "no grammar can hold a text to it")
+            made.pop(keyword, None)
+        for keyword in ALONE:
+            made.pop(keyword, None)
+        self.reference(made, kept, pointer)
+        self.format(made, pointer)
+        if "oneOf" in made:
+            self.one_of(made, kept, pointer)
+        return made
+
+    # ---- rewrites that change nothing of what is valid ----
+
+    def counts(self, made, schema):
+        for keyword in COUNTS:
+            if isinstance(made.get(keyword), float) and made[keyword].is_integer():
+                made[keyword] = int(made[keyword])
+
+    def unevaluated(self, made, schema):
+        """Where nothing else can have evaluated them, those that are left are the additional ones."""
+        if any(one in schema for one in APPLICATORS):
+            return
+        for keyword, plain in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+            if keyword in made:
+                value = made.pop(keyword)
+                made.setdefault(plain, value)
+
+    def names_of_properties(self, made, schema):
+        """A pattern of all names: what does not match is no property."""
+        names = schema.get("propertyNames")
+        if not isinstance(names, dict) or "properties" in schema or "patternProperties" in schema:
+            return
+        if set(names) <= {"pattern", "type"} and "pattern" in names and names.get("type", "string") == "string":
+            made["patternProperties"] = {names["pattern"]: made.get("additionalProperties", True)}
+        elif set(names) <= {"enum", "type"} and "enum" in names:
+            made["properties"] = {one: made.get("additionalProperties", True) for one in names["enum"]
+                                  if isinstance(one, str)}
+        else:
+            return
+        made["additionalProperties"] = False
+        del made["propertyNames"]
+
+    def dependencies(self, made, schema):
+        """If there is a property, others are required, or a schema holds: either it is not there, or they do."""
+        rules = [(name, rule) for keyword in ("dependentRequired", "dependentSchemas", "dependencies")
+                 for name, rule in made.pop(keyword, {}).items()]
+        for name, rule in rules:
+            then = {"required": rule if isinstance(rule, list) else [rule]} if isinstance(rule, list | str) else rule
+            if then not in (True, {}, {"required": []}):
+                made.setdefault("allOf", [])
+                made["allOf"] = [*made["allOf"], {"anyOf": [{"properties": {name: False}}, then]}]
+
+    def value(self, key, value, pointer):
+        if key in MAP and isinstance(value, dict):
+            return {name: self.schema(one, f"{pointer}/{_escaped(name)}") for name, one in value.items()}
+        if key in LIST and isinstance(value, list):
+            return [self.schema(one, f"{pointer}/{i}") for i, one in enumerate(value)]
+        if key in ("dependentSchemas", "dependencies") and isinstance(value, dict):
+            return {name: one if isinstance(one, list | str) else self.schema(one, f"{pointer}/{_escaped(name)}")
+                    for name, one in value.items()}
+        if key in ONE or key in INNER[-2:]:
+            return self.schema(value, pointer)
+        return value
+
+    def says_nothing(self, keyword, schema):
+        """Whether a keyword leaves everything valid that is, here."""
+        value = schema[keyword]
+        if keyword == "not":
+            return value is False
+        if keyword == "if":
+            return "then" not in schema and "else" not in schema
+        if keyword == "contains":
+            return schema.get("minContains", 1) == 0 and "maxContains" not in schema
+        if keyword in ("propertyNames", "unevaluatedItems", "unevaluatedProperties"):
+            return value is True or value == {}
+        return value in (False, {})
+
+    def reference(self, made, schema, pointer):
+        """A $ref is within the document, and leads somewhere: it becomes a pointer from the root."""
+        target = schema.get("$ref")
+        if not isinstance(target, str):
+            return
+        found = self.uris.pointer_of(target, pointer)
+        if found is None:
+            self.refuse(pointer, "$ref", f"{target!r} is not in this document, and nothing is fetched")
+        elif self.is_cycle(found):
+            self.refuse(pointer, "$ref", f"{target!r} leads back to itself")
+        else:
+            made["$ref"] = "#" + quote(found)
+
+    def is_cycle(self, pointer):
+        seen = []
+        while pointer is not None and pointer not in seen:
+            seen.append(pointer)
+            schema = _found(self.root, pointer)
+            target = schema.get("$ref") if isinstance(schema, dict) else None
+            if not isinstance(target, str):
+                return False
+            pointer = self.uris.pointer_of(target, pointer)
+        return pointer is not None
+
+    def format(self, made, pointer):
+        name = made.get("format")
+        if not isinstance(name, str) or name in FORMATS:
+            return
+        if self.strict_formats:
+            self.refuse(pointer, "format", f"{name!r} is not enforced")
+        else:
+            self.warnings.append(f"{pointer or '/'}: format {name!r} is an annotation: it is not enforced")
+        del made["format"]
+
+    def one_of(self, made, schema, pointer):
+        """oneOf is anyOf where no two branches have a document in common."""
+        branches = [self.resolved(one) for one in made["oneOf"]]
+        clash = next(((i, k) for k in range(len(branches)) for i in range(k) if not exclude(branches[i], branches[k])),
+                     None)
+        if clash is not None:
+            self.refuse(pointer, "oneOf", f"branches {clash[0]} and {clash[1]} may have a document in common")
+        alternatives = made.pop("oneOf")
+        if "anyOf" in made:
+            made["allOf"] = [*made.get("allOf", ()), {"anyOf": alternatives}]
+        else:
+            made["anyOf"] = alternatives
+
+    def resolved(self, schema):
+        for _ in range(MAX_DEPTH):
+            target = schema.get("$ref") if isinstance(schema, dict) else None
+            if not isinstance(target, str) or not target.startswith("#"):
+                return schema if target is None else True
+            schema = _found(self.root, unquote(target[1:]))
+        return True
+
+
+class _Uris:
+    """What URIs the parts of a document have: their pointers, by URI without and with a fragment's name."""
+
+    def __init__(self, root, is_old):
+        self.root, self.is_old = root, is_old
+        self.named = {}                             # {URI: pointer}
+        self.bases = {}                             # {pointer of what has an $id: its URI}
+        self._enter(root, "", "")
+
+    def _enter(self, value, pointer, base, is_schema=True):
+        if isinstance(value, list):
+            for i, one in enumerate(value):
+                self._enter(one, f"{pointer}/{i}", base)
+        if not isinstance(value, dict):
+            return
+        if is_schema:
+            base = self._name(value, pointer, base)
+        for key, one in value.items():
+            if not is_schema or key not in ("const", "enum", "default", "examples"):
+                inner = is_schema and (key in MAP or key in ("dependentSchemas", "dependencies"))
+                self._enter(one, f"{pointer}/{_escaped(key)}", base, not inner)
+
+    def _name(self, schema, pointer, base):
+        own = schema.get("$id", schema.get("id"))
+        if isinstance(own, str) and not (self.is_old and "$ref" in schema):
+            uri, fragment = urldefrag(urljoin(base, own))
+            if fragment:
+                self.named.setdefault(f"{uri}#{fragment}", pointer)
+            else:
+                base = uri
+                self.named.setdefault(uri, pointer)
+                self.bases[pointer] = uri
+        elif not pointer:
+            self.named.setdefault("", pointer)
+            self.bases[pointer] = ""
+        for key in ("$anchor", "$dynamicAnchor"):
+            if isinstance(schema.get(key), str):
+                self.named.setdefault(f"{base}#{schema[key]}", pointer)
+        return base
+
+    def pointer_of(self, target, pointer):
+        """Of what a $ref at a pointer leads to; None: it is not in the document."""
+        at = pointer
+        while at not in self.bases:
+            at = at.rpartition("/")[0]
+        base, fragment = self.bases[at], ""
+        if target.startswith("#"):
+            uri, fragment = base, target[1:]
+        else:
+            uri, fragment = urldefrag(urljoin(base, target))
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            return self.named.get(f"{uri}#{fragment}")
+        if uri not in self.named:
+            return None
+        found = self.named[uri] + fragment
+        return found if isinstance(_found(self.root, found), dict | bool) else None
+
+
+def exclude(one: Any, other: Any) -> bool:
+    """Whether it is certain that no document is valid under both of two schemas."""
+    if one is False or other is False:
+        return True
+    if one is True or other is True:
+        return False
+    values, others = _values(one), _values(other)
+    if values is not None and others is not None:
+        return not any(_same(a, b) for a in values for b in others)
+    if values is not None or others is not None:
+        found, schema = (values, other) if values is not None else (others, one)
+        return not any(_is_of(value, _types(schema)) for value in found or ())
+    types, other_types = _types(one), _types(other)
+    if not any(a == b or {a, b} == {"integer", "number"} for a in types for b in other_types):
+        return True
+    return types == other_types == {"object"} and _discriminated(one, other)
+
+
+def _discriminated(one, other):
+    """Whether a property that both require has values in one that exclude those in the other."""
+    names = set(one.get("required", ())) & set(other.get("required", ()))
+    return any(exclude(one["properties"][name], other["properties"][name]) for name in names
+               if name in one.get("properties", {}) and name in other.get("properties", {}))
+
+
+def _values(schema):
+    if "const" in schema:
+        return [schema["const"]]
+    return schema["enum"] if isinstance(schema.get("enum"), list) else None
+
+
+def _types(schema):
+    named = schema.get("type", list(JSON_TYPES))
+    return set(named) if isinstance(named, list) else {named}
+
+
+def _is_of(value, types):
+    if isinstance(value, bool):
+        return "boolean" in types
+    whole = isinstance(value, float) and value.is_integer() and "integer" in types
+    return whole or any(isinstance(value, JSON_TYPES[one]) for one in types if one in JSON_TYPES)
+
+
+def _same(a, b):
+    """Equal as JSON: 1 is 1.0, and True is not 1."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    return a == b
+
+
+def _escaped(key):
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _found(root, pointer):
+    """The value at a pointer; None: there is none."""
+    for part in pointer.split("/")[1:]:
+        part = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(root, list) and part.isdigit() and int(part) < len(root):
+            root = root[int(part)]
+        elif isinstance(root, dict) and part in root:
+            root = root[part]
+        else:
+            return None
+    return root
