@@ -1,212 +1,151 @@
-"""batch, classify, score and embed: commands for many texts at once."""
-import json
-import os
-import sys
+"""batch, classify, score, embed and merge: commands for the rows of files."""
+import time
 
-from gomlx._base import bars
-from gomlx.cli import options
-from gomlx.cli.output import coloured, json_line, print_json, result_json, say
+from gomlx._batches import journal, merging
+from gomlx.cli import options, rows
+from gomlx.cli.output import coloured, print_json, result_json, say
 
 
 def add(commands):
-    made = commands.add("batch", batch, "Continue or answer the prompts of a JSONL file together.", options.model,
+    made = commands.add("batch", batch, "Continue or answer the prompts of files together.", options.model,
                         options.sampling, options.json,
                         examples=["gomlx batch prompts.jsonl -n 50 -o answers.jsonl",
                                   "gomlx batch prompts.jsonl -n 50 -o answers.jsonl --resume",
+                                  "gomlx batch part*.jsonl -o answers.jsonl --shard 0/3 --resume",
                                   "echo '{\"prompt\": \"Once\"}' | gomlx batch - --json"])
-    made.add_argument("file", metavar="FILE.jsonl",
-                      help='lines such as {"prompt": "Once"} or {"messages": [...]}, with '
-                      'options of their own ("max_tokens", "seed", ...) and an "id"; - reads standard input')
+    rows.add_options(made, 'lines such as {"prompt": "Once"} or {"messages": [...]}, with options of their own '
+                     '("max_tokens", "seed", ...) and an "id", or of OpenAI\'s batch files')
     made.add_argument("--batch", type=int, default=16, metavar="N", help="sequences at once (default: 16)")
-    made.add_argument("-o", "--output", metavar="OUT.jsonl", help="write the results there as JSON lines, each as its "
-                                                                  "prompt "
-                      "ends")
-    made.add_argument("--resume", action="store_true", help="go on with OUT.jsonl after an interruption: prompts whose "
-                                                            "row is "
-                      "there are not computed again")
-    made.add_argument("--keep-going", action="store_true", help="a line that is not a prompt becomes a row with an "
-                                                                "error")
-    made = commands.add("classify", classify, "Show what comes next after each line, or which label fits.",
+    made = commands.add("classify", classify, "Show what comes next after each text, or which label fits.",
                         options.model, options.json,
-                        examples=["gomlx classify reviews.txt --label ' good' --label ' bad'"])
-    made.add_argument("file", metavar="FILE", help="a text a line; - reads standard input")
+                        examples=["gomlx classify reviews.txt --label ' good' --label ' bad'",
+                                  "gomlx classify reviews.csv --label ' good' --label ' bad' -o found.jsonl"])
+    rows.add_options(made, "a text a line")
     made.add_argument("--label", action="append", metavar="TEXT", help="one of the answers; may be given several times")
-    made = commands.add("score", score, "Show how likely a model finds each line.", options.model, options.json,
+    made = commands.add("score", score, "Show how likely a model finds each text.", options.model, options.json,
                         examples=["gomlx score texts.txt", "echo 'Once upon a time' | gomlx score -"])
-    made.add_argument("file", metavar="FILE", help="a text a line; - reads standard input")
-    made = commands.add("embed", embed, "Print a vector for each line.", options.model, options.json,
+    rows.add_options(made, "a text a line")
+    made = commands.add("embed", embed, "Print a vector for each text.", options.model, options.json,
                         examples=["gomlx embed texts.txt --pooling mean --normalize --json"])
-    made.add_argument("file", metavar="FILE", help="a text a line; - reads standard input")
+    rows.add_options(made, "a text a line")
     made.add_argument("--pooling", choices=("last", "mean", "cls"), help="(default: as the model states)")
     made.add_argument("--normalize", action="store_true", default=None, help="to length 1")
+    made = commands.add("merge", merge, "Put the results of several shards into one file.",
+                        examples=["gomlx merge answers.*-of-3.jsonl -o answers.jsonl",
+                                  "gomlx merge answers.jsonl -o answers.parquet"])
+    made.add_argument("file", nargs="+", metavar="OUT.jsonl", help="what batch, classify, score or embed wrote with -o")
+    made.add_argument("-o", "--output", required=True, metavar="FILE", help="the rows of all of them in order, as JSON "
+                      "lines, or as *.csv or *.parquet")
+
+
+# What of a result differs from run to run; all else follows from the row.
+OF_THE_RUN = ("cached_tokens", "prefill_tps", "decode_tps", "prefill_seconds", "decode_seconds", "total_seconds",
+              "peak_memory_bytes", "active_memory_bytes")
+AT_ONCE = 64            # times --batch rows are one generate_batch: the last of them decode in smaller batches
 
 
 def batch(args):
-    """Prints the result of each prompt as it ends, with its line's number and id; 1 when any failed, now or in the rows
-    that were there, or was not finished in time."""
-    lines, bad = read_prompts(args)
-    rows = Rows(args)
-    numbers = {number: name for number, (name, _) in lines} | dict.fromkeys(bad)
-    lines = [one for one in lines if not rows.has(one[0], numbers)]
-    bad = {number: error for number, error in bad.items() if not rows.has(number, numbers)}
-    with rows:
-        for number, error in bad.items():
-            rows.add(number, None, {"error": error})
-        failed = len(bad) + (generate_rows(args, lines, rows) if lines else 0)
-    if rows.done:
-        say(f"{len(rows.done)} rows were there" + (f", {len(rows.failed)} with an error" if rows.failed else ""))
-    return 1 if failed or rows.failed else 0
-
-
-def generate_rows(args, lines, rows):
-    """Adds the rows of the prompts; returns how many failed."""
-    with options.load(args) as model:
-        common = options.sampling_of(args)
-        timeout = common.pop("timeout", None)
-        own_timeouts = ["timeout" in asked for _, (_, asked) in lines]
-        stream = model.generate_batch([asked.pop("messages" if "messages" in asked else "prompt") for _,
-                                       (_, asked) in lines],
-                                      options=[asked for _, (_, asked) in lines], batch_size=args.batch,
-                                      timeout=timeout, **common)
-        shown, late = [False] * len(lines), []
-
-        def show(index):
-            number, (name, _) = lines[index]
-            shown[index] = True
-            result = stream.ended(index)
-            if rows.path is not None and result.finish_reason == "timeout" and not own_timeouts[index]:
-                late.append(number)
-                return                          # left out, so that --resume computes it
-            rows.add(number, name, result_json(result))
-
-        aside = rows.path is not None or not sys.stdout.isatty()        # a bar would come between the rows
-        with stream, bars.reporting(aside, "generating", len(lines)) as report:
-            for index, token in stream:
-                if token.finish_reason is not None:
-                    show(index)
-                    if report:
-                        report(sum(shown) / len(shown))
-        for index in [i for i, done in enumerate(shown) if not done]:
-            show(index)
-    stats, failed = stream.stats, sum(one.error is not None for one in stream.results)
-    say(f"{stats['prompts']} prompts, {stats['generated_tokens']} tokens in {stats['seconds']:.1f} s"
-        + (f", {stats['tokens_per_second']:.1f} tokens/s" if stats["tokens_per_second"] else "")
-        + (f", {failed} failed" if failed else ""))
-    if late:
-        say(f"{len(late)} prompts were not finished in time: --resume goes on with them")
-    return failed + len(late)
-
-
-def read_prompts(args):
-    """([(number, (id, options))], {number: error}) of the file's lines. Without --keep-going the first line that is not
-    a prompt is an error before anything is computed."""
-    lines, bad = [], {}
-    for number, line in options.read_lines(args.file):
-        try:
-            lines.append((number, read_prompt(args.file, number, line)))
-        except ValueError as error:
-            if not args.keep_going:
-                raise
-            bad[number] = f"ValueError: {error}"
-    return lines, bad
-
-
-BEGINNING = b'{"line": '         # of every row
-
-
-class Rows:
-    """Where batch's rows go: text or JSON to standard output, or JSON lines into a file, each written whole at once.
-    done: {number: id} of the rows that the file had, failed the numbers of those with an error; a last line that a
-    killed batch did not finish is cut off."""
-
-    def __init__(self, args):
-        self.path, self._json, self._prompts = args.output, args.json, args.file
-        self.done, self.failed, self._file, self._end = {}, set(), None, 0
-        if args.resume and self.path is None:
-            raise ValueError("--resume: expected -o FILE, whose rows are not computed again")
-        if self.path is None:
-            return
-        exists = os.path.exists(self.path)
-        if exists and not args.resume and os.path.getsize(self.path):
-            raise ValueError(f"{self.path} exists already: --resume goes on with it")
-        self._file = open(self.path, "r+b" if exists else "w+b")
-        self._read()
-
-    def _read(self):
-        for i, line in enumerate(self._file, 1):
-            try:
-                if line.endswith(b"\n"):
-                    row = json.loads(line)
-                    self.done[row["line"]] = row["id"]
-                    self.failed |= {row["line"]} if row.get("error") is not None else set()
-                    self._end += len(line)
-                elif not line.startswith(BEGINNING[:len(line)]):
-                    raise ValueError
-            except (ValueError, KeyError, TypeError, RecursionError):
-                raise ValueError(f"{self.path}, line {i}: no row of a batch") from None
-
-    def has(self, number, names):
-        """Whether the file has a row already; ValueError if the file is of other prompts. names: {number: id}."""
-        strange = [one for one, name in self.done.items()
-                   if one not in names or names[one] != name and not (name is None and one in self.failed)]
-        if strange:
-            raise ValueError(f"{self.path}: its row of line {strange[0]} has id {self.done[strange[0]]!r}, which "
-                             f"{self._prompts} "
-                             "has not there: it is another file's")
-        return number in self.done
-
-    def add(self, number, name, row):
-        if self._file is not None:
-            self._file.write(json_line({"line": number, "id": name} | row).encode() + b"\n")
-            self._file.flush()
-        elif self._json:
-            print_json({"line": number, "id": name} | row)
+    """Writes or prints the result of each prompt as it ends; 1 when any failed or was not finished in time."""
+    def show(row):
+        if args.json:
+            print_json(row)
         elif row["error"] is not None:
-            say(f"{self._prompts}, line {number}: {row['error']}")
+            error = row["error"] if isinstance(row["error"], str) else row["error"]["message"]
+            say(f"{row['file']}, line {row['line']}: {error}")
         else:
-            print(coloured(f"[{number if name is None else name}] ", "dim") + row["text"], flush=True)
+            name = row["line"] if journal.row_name(row) is None else journal.row_name(row)
+            print(coloured(f"[{name}] ", "dim") + text_of(row), flush=True)
 
-    def __enter__(self):
-        if self._file is not None:
-            self._file.seek(self._end)
-            self._file.truncate()
-        return self
+    common = options.sampling_of(args)
+    deadline = None if args.timeout is None else time.monotonic() + args.timeout
+    common.pop("timeout", None)
+    of_all = common.pop("seed") or 0
+    run, counted = rows.Run(args, "prompt", "json", show), {"prompts": 0, "generated_tokens": 0, "seconds": 0.0}
 
-    def __exit__(self, *exc):
-        if self._file is not None:
-            self._file.close()
+    def compute(model, part, report):
+        yield from generated(run, model, part, report, common, of_all, deadline, counted)
+
+    status = run.over(compute, AT_ONCE * max(1, args.batch))
+    if counted["prompts"]:
+        say(f"{counted['prompts']} prompts, {counted['generated_tokens']} tokens in {counted['seconds']:.1f} s"
+            + (f", {counted['generated_tokens'] / counted['seconds']:.1f} tokens/s" if counted["seconds"] else ""))
+    return status
 
 
-def read_prompt(path, number, line):
-    """(id, options) of a line: prompt or messages are among the options."""
-    try:
-        asked = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}, line {number}: not JSON: {error}") from None
-    if isinstance(asked, str):
-        asked = {"prompt": asked}
-    if not isinstance(asked, dict) or ("prompt" in asked) == ("messages" in asked):
-        raise ValueError(f"{path}, line {number}: expected an object with either \"prompt\" or \"messages\"")
-    messages = asked.get("messages", [{}])
-    if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
-        raise ValueError(f"{path}, line {number}: messages: expected a list of {{\"role\": ..., \"content\": ...}}")
-    if isinstance(asked.get("logit_bias"), dict):       # JSON's names are texts
-        try:
-            asked["logit_bias"] = {int(token_id): bias for token_id, bias in asked["logit_bias"].items()}
-        except ValueError:
-            raise ValueError(f"{path}, line {number}: logit_bias: expected token ids as names") from None
-    name = asked.pop("id", None)
-    return name, asked
+def text_of(row):
+    if "text" in row:
+        return row["text"]
+    choice = row["response"]["body"]["choices"][0]      # of a row in OpenAI's form
+    return choice["text"] if "text" in choice else choice["message"]["content"] or ""
+
+
+def generated(run, model, part, report, common, of_all, deadline, counted):
+    """Gives the results of prompts as they end. counted: is added to."""
+    own_timeouts = ["timeout" in one.asked for one in part]
+    prompts = [one.asked.pop("messages" if "messages" in one.asked else "prompt") for one in part]
+    stream = model.generate_batch(prompts, options=[{"seed": one.seed(of_all)} | one.asked for one in part],
+                                  batch_size=run.args.batch, timeout=None if deadline is None else
+                                  max(deadline - time.monotonic(), 1e-9), **common)
+    shown = [False] * len(part)
+
+    def ended(index):
+        result, shown[index] = stream.ended(index), True
+        if run.args.output is not None and result.finish_reason == "timeout" and not own_timeouts[index]:
+            run.late += 1
+            return []                           # left out, so that --resume computes it
+        made = {name: one for name, one in result_json(result).items() if name not in OF_THE_RUN}
+        return [(part[index], made, result.message.get("tool_calls"))]
+
+    with stream:
+        for index, token in stream:
+            if token.finish_reason is not None:
+                yield from ended(index)
+                if report:
+                    report(sum(shown))
+    for index in [i for i, done in enumerate(shown) if not done]:
+        yield from ended(index)
+    for name in counted:
+        counted[name] += stream.stats[name]
 
 
 def texts(args):
-    found = [line.rstrip("\r\n") for _, line in options.read_lines(args.file)]
+    """The texts of all rows, for what prints them."""
+    run, found = rows.Run(args, "text", "text"), []
+    for one in run.requests():
+        if one.error is not None:
+            raise ValueError(one.error.removeprefix("ValueError: "))
+        found.append(one.asked["text"])
     if not found:
-        raise ValueError(f"{args.file}: no text in it")
+        raise ValueError(f"{args.file[0]}: no text in it")
     return found
 
 
+def into_rows(args, fields):
+    """Writes a row for each text. fields: of a model and texts, the fields of each."""
+    def compute(model, part, report):
+        try:
+            made = fields(model, [one.asked["text"] for one in part])
+        except (ValueError, RuntimeError) as error:     # of one of them: each is asked by itself
+            if len(part) > 1:
+                for one in part:
+                    yield from compute(model, [one], None)
+            else:
+                yield part[0], {"error": f"{type(error).__name__}: {error}"}, None
+            return
+        for one, found in zip(part, made, strict=True):
+            yield one, found | {"error": None}, None
+        if report:
+            report(len(part))
+
+    return rows.Run(args, "text", "text").over(compute, 64)
+
+
 def classify(args):
+    if args.output is not None:
+        return into_rows(args, lambda model, found: [
+            {"token": one.token, "token_text": one.text, "logprob": one.logprob, "label": one.label,
+             "probabilities": one.probabilities, "label_logprobs": one.label_logprobs}
+            for one in model.classify(found, labels=args.label)])
     found = texts(args)
     with options.load(args) as model:
         done = model.classify(found, labels=args.label)
@@ -227,20 +166,29 @@ def classify(args):
     return 0
 
 
+def score_fields(one):
+    return {"tokens": one.tokens, "logprobs": one.logprobs, "total": one.total, "perplexity": one.perplexity}
+
+
 def score(args):
+    if args.output is not None:
+        return into_rows(args, lambda model, found: [score_fields(one) for one in model.score(found)])
     found = texts(args)
     with options.load(args) as model:
         done = model.score(found)
     for text, one in zip(found, done, strict=True):
         if args.json:
-            print_json({"text": text, "tokens": one.tokens, "logprobs": one.logprobs, "total": one.total,
-                        "perplexity": one.perplexity})
+            print_json({"text": text} | score_fields(one))
         else:
             print(f"{one.total:.3f}\t{'-' if one.perplexity is None else format(one.perplexity, '.3f')}\t{text}")
     return 0
 
 
 def embed(args):
+    if args.output is not None:
+        return into_rows(args, lambda model, found: [
+            {"embedding": vector, "prompt_tokens": len(model.tokenizer.encode_prompt(text))} for text, vector in
+            zip(found, model.embed(found, pooling=args.pooling, normalize=args.normalize).tolist(), strict=True)])
     found = texts(args)
     with options.load(args) as model:
         vectors = model.embed(found, pooling=args.pooling, normalize=args.normalize).tolist()
@@ -249,4 +197,9 @@ def embed(args):
             print_json({"text": text, "embedding": vector})
         else:
             print(*(f"{value:.7g}" for value in vector))
+    return 0
+
+
+def merge(args):
+    say(f"{merging.merge(args.file, args.output)} rows")
     return 0

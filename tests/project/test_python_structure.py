@@ -18,6 +18,7 @@ BELOW = {
     "nn": {"_base", "core", "utils"},
     "optimizers": {"_base", "core", "utils", "nn"},
     "_generation": {"_base", "_files"},
+    "_batches": {"_base"},
     "_conversion": {"_base", "_files", "_generation"},
     "_training": {"_base", "_files", "_generation", "core", "nn", "optimizers", "utils"},
     "backends": {"_base", "_files", "_generation", "face", "mlx"},
@@ -26,7 +27,7 @@ BELOW = {
     "face": {"_base", "_files", "_generation", "backends", "loading"},
     "mlx": {"core", "nn", "optimizers", "utils", "face"},
     "distributed": {"core"},
-    "cli": {"_base", "_files", "_generation", "_tools", "_training", "loading", "face"},
+    "cli": {"_base", "_batches", "_files", "_generation", "_tools", "_training", "loading", "face"},
     "__main__": {"cli"},
 }
 IN_A_ROOM = {"abilities": "_generation", "parsing": "_generation", "probes": "_generation", "profiling": "_generation",
