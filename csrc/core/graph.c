@@ -630,7 +630,7 @@ bool gm_eval_is_small(const gm_run *run) {
         return true;
     for (size_t i = 0; i < run->n_order && i <= FEW_NODES && elements <= FEW_ELEMENTS; i++) {
         const gm_array *node = engine.order[i];
-        if (node->device)
+        if (node->device || node->op->waits)
             return false; /* it is waited for */
         elements += node->size;
         for (int k = 0; k < node->n_in; k++)

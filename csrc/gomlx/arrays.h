@@ -115,4 +115,31 @@ void gm_source_close(gm_source *source); /* NULL is fine */
  * has become too short is GM_ESTATE when the array is evaluated. */
 gm_array *gm_source_array(gm_scope *scope, gm_source *source, gm_dtype type, int ndim, const int64_t *shape,
                           int64_t offset, bool swapped);
+
+/* ---- other processes ---- */
+/* What an array exchanges with them, in the words of whoever carries it; serial tells alike ones apart. */
+typedef struct {
+    int64_t serial;
+    int32_t kind, group, peer;
+} gm_exchange;
+/* in_bytes of an array's elements (in NULL: there is none) of which out is to be made, of this dtype and shape. */
+typedef struct {
+    gm_exchange what;
+    gm_dtype type;
+    int ndim;
+    int64_t shape[GM_MAX_NDIM];
+    const void *in;
+    size_t in_bytes;
+    void *out;
+    size_t out_bytes;
+    char *cause; /* takes a text where it cannot be done */
+    size_t cause_bytes;
+} gm_exchange_call;
+/* False: not done. Called without locks of Python's on any thread, one call at a time. */
+typedef bool (*gm_exchange_fn)(const gm_exchange_call *call);
+void gm_exchange_carrier(gm_exchange_fn fn);
+/* What fn makes of a contiguous x (GM_NONE: of nothing) when it is evaluated; GM_ESTATE with its cause where it fails.
+ */
+gm_array *gm_exchange_array(gm_scope *scope, gm_array *x, const gm_exchange *what, gm_dtype type, int ndim,
+                            const int64_t *shape);
 #endif

@@ -256,6 +256,8 @@ static PyMethodDef module_functions[] = {
      SIG("sample_probabilities(logits, ids=(), *, n_prompt=None, step=0, **sampling)",
          "The distribution that sample() draws from: float32 [vocab].")},
     {"_file_arrays", file_arrays, METH_VARARGS, NULL},
+    {"_exchange", exchange, METH_VARARGS, NULL},
+    {"_set_carrier", set_carrier, METH_O, NULL},
     {"_synchronize", synchronize, METH_NOARGS, NULL},
     {"_promote", promote, METH_VARARGS, NULL},
     {"_check_stream", check_stream, METH_O, NULL},

@@ -182,6 +182,11 @@ PyObject *py_array_arrow(PyObject *self, PyObject *const *args, Py_ssize_t n, Py
 /* ---- text/source.c ---- */
 /* _file_arrays(fd, name, [(dtype, shape, first byte), ...], swapped): a list of arrays that are read when evaluated. */
 PyObject *file_arrays(PyObject *module, PyObject *args);
+/* _exchange(x or None, kind, group, peer, serial, dtype, shape): an array that the carrier makes of x when it is
+ * evaluated. _set_carrier(function): of (kind, group, peer, name of the dtype, shape, bytes of x or None, bytes to
+ * fill). */
+PyObject *exchange(PyObject *module, PyObject *args);
+PyObject *set_carrier(PyObject *module, PyObject *function);
 
 /* ---- array/foreign.c: memory of Python objects inside nodes ---- */
 /* Things to give back under the GIL. A node's release callback, on any thread, only pushes; foreign_drain does it. */

@@ -26,6 +26,7 @@ from gomlx.cli import (
     conversion,
     generation,
     inspection,
+    launching,
     machine,
     manual,
     many,
@@ -36,7 +37,8 @@ from gomlx.cli import (
 )
 from gomlx.cli.output import say, warnings_said
 
-GROUPS = (generation, many, inspection, tokens, models, conversion, training, adapters, speed, machine, manual)
+GROUPS = (generation, many, inspection, tokens, models, conversion, training, adapters, launching, speed, machine,
+          manual)
 FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError, OverflowError, ImportError,
             gomlx.Error, arguments.WrongType)
 

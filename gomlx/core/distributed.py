@@ -1,108 +1,232 @@
-"""Communication between processes, with the names of mlx.core.distributed, for a single process: a group
-of size 1, whose collective operations return their arguments."""
+"""Communication between processes, with the names of mlx.core.distributed: over MPI where a launcher of MPI started
+them (`gomlx launch -n 4 -- program.py`, mpirun, srun), else a group of one process.
+
+The operations are lazy as all others, and are carried out in the order in which each process evaluates them, which has
+to be the same in all. One that cannot be ends with RuntimeError in every process of the group, which names the rank and
+the cause: a process that has ended, another operation, shape or dtype, a wait longer than GOMLX_DISTRIBUTED_TIMEOUT
+(seconds, 300).
+"""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+import itertools
+import os
+import threading
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gomlx import _gomlx
+from gomlx.core import _mpi
+from gomlx.core._transforms import custom_function
 
 if TYPE_CHECKING:
     from gomlx._gomlx import Operand, StreamOrDevice
 
+# "nccl" has its place here: a carrier of messages between GPUs, as _mpi.Messages is one between processes.
 _BACKENDS = ("any", "mpi", "nccl", "jaccl", "ring")
+_NAMES = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send", "recv")
+_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK")       # MPI's launchers set one of them
 
 
 class Group:
     """Processes that communicate; made by init."""
 
-    __slots__ = ()
+    __slots__ = ("_link", "_number", "_operations")
 
     def __init__(self, *_: object) -> None:
         raise TypeError("Group: made by init, not by calling")
 
     def rank(self) -> int:
         """The number of this process in the group."""
-        return 0
+        return self._link.rank if self._link is not None else 0
 
     def size(self) -> int:
         """How many processes the group has."""
-        return 1
+        return self._link.size if self._link is not None else 1
 
     def split(self, color: int, key: int = -1) -> Group:
-        """Groups of those with the same color: a group of one process has none."""
-        raise RuntimeError("a group of one process cannot be split")
+        """The group of those that call this with the same color, not negative, in the order of their keys, of equal
+        ones in that of their ranks. All processes of the group call it. A group of one process has none."""
+        if self._link is None:
+            raise RuntimeError("a group of one process cannot be split")
+        if color < 0:
+            raise ValueError(f"split: color must not be negative, got {color}")
+        return _group_of(_mpi.split(self._link, color, key)[0])
 
 
-_group = object.__new__(Group)
+_links: list[Any] = []                # by the number of their group
+_serials = itertools.count()
+_lock = threading.Lock()
+_world: Group | None = None
+
+
+def _group_of(link):
+    made = object.__new__(Group)
+    made._link, made._number, made._operations = link, len(_links), {}
+    if link is not None:
+        _links.append(link)
+    return made
+
+
+_alone = _group_of(None)
+
+
+def _carry(kind, group, peer, dtype, shape, x, out):
+    _links[group].run(_NAMES[kind], peer, dtype, shape, x, out)
 
 
 def is_available(backend: str = "any") -> bool:
     """Whether init can make a group of the backend. One of one process, which needs no partner, is a ring."""
-    return backend in ("any", "ring")
+    return backend in ("any", "ring") or backend == "mpi" and importlib.util.find_spec("mpi4py") is not None
 
 
 def init(strict: bool = False, backend: str = "any", *, all_gather_factory: Any = None) -> Group:
-    """The group of all processes: this one. With strict it must have several, which is an error."""
+    """The group of all processes that a launcher of MPI started together, else of this one alone. With strict it must
+    have several, else RuntimeError. ImportError where MPI started this process and mpi4py is missing."""
+    global _world
     if backend not in _BACKENDS:
         raise ValueError(f"distributed.init: backend is {backend!r}, expected one of {', '.join(_BACKENDS)}")
+    with _lock:
+        if _world is None and backend in ("any", "mpi") and any(one in os.environ for one in _LAUNCHED):
+            link = _mpi.world(_gomlx.version, _timeout())
+            if link is not None:
+                _gomlx._set_carrier(_carry)
+                _world = _group_of(link)
+    if _world is not None and backend in ("any", "mpi"):
+        return _world
     if strict:
-        raise RuntimeError(f"distributed.init: there is no backend {backend!r} in this build")
-    return _group
+        raise RuntimeError(f"distributed.init: there is no backend {backend!r} in this build, or nothing launched "
+                           "several processes: `gomlx launch -n 2 -- program.py` does")
+    return _alone
 
 
-def _identity(name, x, group, stream):
+def _timeout():
+    text = os.environ.get("GOMLX_DISTRIBUTED_TIMEOUT", "300")
+    try:
+        seconds = float(text)
+        if not 0 < seconds < 1e9:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"GOMLX_DISTRIBUTED_TIMEOUT: expected seconds, got {text!r}") from None
+    return seconds
+
+
+def _asked(name, x, group, stream):
+    """(the array, its group)."""
     if group is not None and not isinstance(group, Group):
         raise TypeError(f"{name}: group must be a Group or None, not {type(group)!r}")
     _gomlx._check_stream(stream)
-    return x if isinstance(x, _gomlx.array) else _gomlx.array(x)
+    return x if isinstance(x, _gomlx.array) else _gomlx.array(x), group or init()
+
+
+def _node(name, x, group, dtype, shape, peer=-1):
+    given = None if x is None else _gomlx.contiguous(x)
+    return _gomlx._exchange(given, _NAMES.index(name), group._number, peer, next(_serials), dtype, tuple(shape))
+
+
+def _operation(name: str, group: Group) -> Callable[[_gomlx.array], _gomlx.array]:
+    """A function of one array with MLX's rules: a gradient goes through a reduction as it is, for the other processes
+    have their own; of what is gathered each takes its part."""
+    if name in group._operations:
+        return group._operations[name]
+    rank, size = group.rank(), group.size()
+
+    def shape_of(x):
+        if name == "all_gather":
+            return (size * x.shape[0], *x.shape[1:]) if x.ndim else (size,)
+        return (x.shape[0] // size, *x.shape[1:]) if name == "sum_scatter" else x.shape
+
+    @custom_function
+    def made(x):
+        return _node(name, x, group, x.dtype, shape_of(x))
+
+    @made.vjp
+    def pull(x, cotangent, _):
+        if name == "all_gather":
+            n = x.shape[0] if x.ndim else 1
+            return cotangent[rank * n:(rank + 1) * n].reshape(x.shape)
+        return made_of("all_gather")(cotangent) if name == "sum_scatter" else cotangent
+
+    @made.jvp
+    def push(_, tangent):
+        return made(tangent)
+
+    @made.vmap
+    def batch(x, axis):
+        if name not in ("all_gather", "sum_scatter"):
+            return made(x), axis
+        last = _gomlx.moveaxis(x, axis, -1)     # the first axis is what is gathered or shared out
+        return made(last if last.ndim > 1 else last.reshape(1, -1)), -1
+
+    def made_of(other):
+        return _operation(other, group)
+
+    group._operations[name] = made
+    return made
+
+
+def _reduced(name, x, group, stream):
+    x, group = _asked(name, x, group, stream)
+    return x if group.size() == 1 else _operation(name, group)(x)
 
 
 def all_sum(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
-    """The sum over the processes."""
-    return _identity("all_sum", x, group, stream)
+    """The sum over the processes, added in the order of their ranks in x's dtype: the same bits in all."""
+    return _reduced("all_sum", x, group, stream)
 
 
 def all_max(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """The maximum over the processes."""
-    return _identity("all_max", x, group, stream)
+    return _reduced("all_max", x, group, stream)
 
 
 def all_min(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """The minimum over the processes."""
-    return _identity("all_min", x, group, stream)
+    return _reduced("all_min", x, group, stream)
 
 
 def all_gather(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """The arrays of all processes, one after another along the first axis."""
-    return _identity("all_gather", x, group, stream)
+    return _reduced("all_gather", x, group, stream)
 
 
 def sum_scatter(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
-    """This process's share of the sum over the processes."""
-    return _identity("sum_scatter", x, group, stream)
+    """This process's share of the sum over the processes, along the first axis, which the group's size divides."""
+    x, group = _asked("sum_scatter", x, group, stream)
+    if group.size() > 1 and (x.ndim == 0 or x.shape[0] % group.size()):
+        raise ValueError(f"sum_scatter: the first axis of {tuple(x.shape)} is not a multiple of {group.size()}, the "
+                         "group's size")
+    return x if group.size() == 1 else _operation("sum_scatter", group)(x)
 
 
-def _alone(name, x, group, stream):
-    _identity(name, x, group, stream)
-    raise ValueError(f"{name}: not possible in a group of one process")
+def _with_peer(name, x, peer, group, stream):
+    x, group = _asked(name, x, group, stream)
+    if group.size() == 1:
+        raise ValueError(f"{name}: not possible in a group of one process")
+    if not 0 <= peer < group.size() or peer == group.rank():
+        raise ValueError(f"{name}: expected another rank of a group of {group.size()}, got {peer}, this is rank "
+                         f"{group.rank()}")
+    return x, group
 
 
 def send(x: Operand, dst: int, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
-    """Sends an array to another process."""
-    return _alone("send", x, group, stream)
+    """The array itself, which is sent to process dst of the group when the result is evaluated."""
+    x, group = _with_peer("send", x, dst, group, stream)
+    return _node("send", x, group, x.dtype, x.shape, dst)
 
 
 def recv(shape: Sequence[int], dtype: _gomlx.Dtype, src: int, *, group: Group | None = None,
          stream: StreamOrDevice = None) -> _gomlx.array:
-    """Receives an array from another process."""
-    return _alone("recv", 0, group, stream)
+    """An array of this shape and dtype that process src of the group sends."""
+    _, group = _with_peer("recv", 0, src, group, stream)
+    return _node("recv", None, group, dtype, shape, src)
 
 
 def recv_like(x: _gomlx.array, src: int, *, group: Group | None = None,
               stream: StreamOrDevice = None) -> _gomlx.array:
-    """Receives an array of the shape and dtype of x from another process."""
-    return _alone("recv_like", x, group, stream)
+    """An array of the shape and dtype of x that process src of the group sends."""
+    _with_peer("recv_like", 0, src, group, stream)
+    return recv(x.shape, x.dtype, src, group=group)
 
 
 __all__ = ["Group", "all_gather", "all_max", "all_min", "all_sum", "init", "is_available", "recv", "recv_like", "send",

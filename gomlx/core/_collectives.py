@@ -1,0 +1,183 @@
+"""What a group of processes does together, over messages between two of them, in one order of summation.
+
+Of a sum each rank owns a part: it receives that part of all, adds in the order of ranks, in the array's own dtype, and
+sends it round. So all have the same bits, whatever carries the messages. Every operation begins with a line that says
+what it is; where the lines differ, every rank raises the same error. After an error a group does nothing more.
+"""
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from gomlx.core._watch import ENDED, LEFT, Watch
+
+HEAD = 256              # bytes of the line before an operation
+GRACE = 2.0             # seconds that messages of a process that has ended may take to arrive
+MOST = 1 << 30          # bytes of one message
+HEADS, DATA, SENT_HEADS, SENT_DATA = 1, 2, 3, 4     # tags
+
+
+class Carrier(Protocol):
+    """What carries messages between two ranks, in order."""
+    def send(self, data: Any, rank: int, tag: int) -> list[Any]: ...
+    def receive(self, data: Any, rank: int, tag: int) -> list[Any]: ...
+    def finished(self, requests: list[Any]) -> bool: ...
+    def give_up(self, requests: list[Any]) -> None: ...
+
+
+class Link:
+    """This process in a group. ranks: of its members in the world. timeout: seconds that an operation may wait."""
+
+    def __init__(self, carrier: Carrier, rank: int, ranks: Sequence[int], watch: Watch, timeout: float) -> None:
+        self.carrier, self.rank, self.ranks, self.size = carrier, rank, list(ranks), len(ranks)
+        self.timeout, self._watch, self._count, self._failure = timeout, watch, 0, ""
+        self.lock = threading.RLock()
+
+    def run(self, name: str, peer: int, dtype: str, shape: tuple[int, ...], x: Any, out: Any) -> None:
+        """One operation, of bytes and into bytes; RuntimeError that names the rank and the cause."""
+        with self.lock:
+            if self._failure:
+                raise RuntimeError(self._failure)
+            try:
+                self._run(name, peer, dtype, shape, x, out)
+            except BaseException as error:
+                self.fail(f"distributed: {error}" if isinstance(error, Failed) else
+                          f"distributed: rank {self.ranks[self.rank]} failed in {name}: "
+                          f"{type(error).__name__}: {error}")
+
+    def fail(self, cause: str) -> None:
+        """Ends the group here, and tells the others."""
+        self._failure = cause
+        self._watch.report(self.ranks[self.rank], cause)
+        raise RuntimeError(cause) from None
+
+    def _run(self, name, peer, dtype, shape, x, out):
+        if name in ("send", "recv"):
+            self._between(name, peer, f"{dtype}{list(shape)}", x, out)
+            return
+        what = f"{name} of {dtype}{list(shape)}"
+        self._count += 1
+        self._agree(what, f"{self._count} {what}")
+        if name == "all_gather":
+            self._gather(what, x, out, len(x))
+        elif name == "sum_scatter":
+            self._reduce(what, "all_sum", dtype, x, out, scatter=True)
+        else:
+            self._reduce(what, name, dtype, x, out)
+
+    def wait(self, what: str, requests: dict[int, list[Any]]) -> None:
+        """Until messages are through. requests: {rank: of these}."""
+        until, pause, turns = time.monotonic() + self.timeout, 0.0, 0
+        everything = [one for several in requests.values() for one in several]
+        try:
+            while not self.carrier.finished(everything):
+                turns += 1
+                if turns % 16 == 0:
+                    self._check(what)
+                    if time.monotonic() > until:
+                        late = [self.ranks[rank] for rank, several in requests.items()
+                                if not self.carrier.finished(several)]
+                        raise Failed(f"rank {self.ranks[self.rank]} waited {self.timeout:g} s in {what} for "
+                                     f"rank {', '.join(map(str, late))}")
+                time.sleep(pause)
+                if turns > 20:                  # others may need the processor to get there
+                    pause = min(pause + 1e-5, 5e-4)
+        except BaseException:
+            self.carrier.give_up(everything)    # the memory that they would fill is about to be another's
+            raise
+
+    def _check(self, what):
+        for rank in self.ranks:
+            cause, when = self._watch.failures.get(rank, ("", 0.0))
+            if cause in (ENDED, LEFT) and time.monotonic() - when > GRACE:
+                raise Failed(f"rank {rank} is lost, {cause}: rank {self.ranks[self.rank]} waited for it in {what}")
+            if cause not in ("", ENDED, LEFT):
+                raise Failed(cause.removeprefix("distributed: "))
+
+    def _others(self):
+        return [(self.rank + i) % self.size for i in range(1, self.size)]
+
+    def _agree(self, what, line):
+        """All say what they are about to do; Failed unless it is the same."""
+        mine = line.encode()[:HEAD].ljust(HEAD)
+        heads = {rank: bytearray(HEAD) for rank in self._others()}
+        self.wait(what, {rank: self.carrier.receive(head, rank, HEADS) + self.carrier.send(mine, rank, HEADS)
+                         for rank, head in heads.items()})
+        heads[self.rank] = bytearray(mine)
+        for rank in range(1, self.size):
+            if heads[rank] != heads[0]:
+                said, first = (heads[i].decode(errors="replace").strip().split(" ", 1) for i in (rank, 0))
+                if said[1:] == first[1:]:
+                    said, first = ["", f"operation {said[0]}"], ["", f"operation {first[0]}"]
+                raise Failed(f"rank {self.ranks[rank]} is at {said[-1]}, rank {self.ranks[0]} at {first[-1]}")
+
+    def _gather(self, what, x, out, length):
+        out[self.rank * length:(self.rank + 1) * length] = x
+        self.wait(what, {rank: self.carrier.receive(out[rank * length:(rank + 1) * length], rank, DATA)
+                         + self.carrier.send(x, rank, DATA) for rank in self._others()})
+
+    def _reduce(self, what, name, dtype, x, out, scatter=False):
+        import numpy as np  # groups of one process do without it
+        item, combine = kind_of(dtype, name)
+        values = np.frombuffer(x, item)
+        ends = [len(values) * i // self.size for i in range(self.size + 1)]
+        mine = np.empty((self.size, ends[self.rank + 1] - ends[self.rank]), item)
+        mine[self.rank] = values[ends[self.rank]:ends[self.rank + 1]]
+        self.wait(what, {rank: self.carrier.receive(bytes_of(mine[rank]), rank, DATA)
+                         + self.carrier.send(bytes_of(values[ends[rank]:ends[rank + 1]]), rank, DATA)
+                         for rank in self._others()})
+        total = mine[0]
+        for rank in range(1, self.size):
+            total = combine(total, mine[rank])
+        made = np.frombuffer(out, item)
+        if scatter:
+            made[:] = total
+            return
+        made[ends[self.rank]:ends[self.rank + 1]] = total
+        total = np.ascontiguousarray(total)
+        self.wait(what, {rank: self.carrier.receive(bytes_of(made[ends[rank]:ends[rank + 1]]), rank, DATA)
+                         + self.carrier.send(bytes_of(total), rank, DATA) for rank in self._others()})
+
+    def _between(self, name, peer, what, x, out):
+        """A message from one rank to another, after a line that says what it is."""
+        said = f"{name} of {what}"
+        if name == "send":
+            mine = what.encode()[:HEAD].ljust(HEAD)
+            self.wait(said, {peer: self.carrier.send(mine, peer, SENT_HEADS) + self.carrier.send(
+                x, peer, SENT_DATA)})
+            out[:] = x
+            return
+        head = bytearray(HEAD)
+        self.wait(said, {peer: self.carrier.receive(head, peer, SENT_HEADS)})
+        theirs = head.decode(errors="replace").strip()
+        if theirs != what:
+            raise Failed(f"rank {self.ranks[self.rank]} expects {what} of rank {self.ranks[peer]}, which sends "
+                         f"{theirs}")
+        self.wait(said, {peer: self.carrier.receive(out, peer, SENT_DATA)})
+
+
+class Failed(RuntimeError):
+    """An operation that cannot go on: its text names the rank."""
+
+
+def bytes_of(values: Any) -> memoryview:
+    return memoryview(values.view("u1")) if values.size else memoryview(bytearray())
+
+
+def kind_of(dtype: str, name: str) -> tuple[Any, Callable[[Any, Any], Any]]:
+    """(NumPy's dtype, how two arrays are combined): of bfloat16, which NumPy has not, in float32, rounded each time."""
+    import numpy as np  # as above
+    combine = {"all_sum": np.add, "all_max": np.maximum, "all_min": np.minimum}[name]
+    if dtype != "bfloat16":
+        return np.dtype("bool" if dtype == "bool_" else dtype), combine
+
+    def rounded(a, b):
+        with np.errstate(all="ignore"):
+            made = combine(*((one.astype("u4") << 16).view("f4") for one in (a, b)))
+        bits = made.view("u4")
+        even = (bits + (0x7fff + (bits >> 16 & 1)).astype("u4")) >> 16
+        return np.where(np.isnan(made), bits >> 16 | 0x40, even).astype("u2")
+
+    return np.dtype("u2"), rounded

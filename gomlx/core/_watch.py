@@ -1,0 +1,127 @@
+"""Which processes of a group are there: connections to rank 0 that end with their process.
+
+A message on the way says nothing of a process that has died. So each rank keeps a connection to rank 0, which tells all
+others when one ends, or when a rank reports that it has failed.
+"""
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+
+ENDED, LEFT = "its process has ended", "its program has come to its end"       # LEFT: as it should
+MOST = 1 << 16          # bytes of a line
+
+
+class Watch:
+    """failures: {rank: (cause, when it was noticed)}. Is filled by threads that only read from sockets."""
+
+    def __init__(self) -> None:
+        self.failures: dict[int, tuple[str, float]] = {}
+        self._lock = threading.Lock()
+        self._peers: dict[int, socket.socket] = {}
+
+    def note(self, rank: int, cause: str) -> bool:
+        """Whether it is news."""
+        with self._lock:
+            if rank in self.failures:
+                return False
+            self.failures[rank] = cause, time.monotonic()
+            return True
+
+    def report(self, rank: int, cause: str) -> None:
+        """This rank tells the others that it has failed."""
+        if self.note(rank, cause):
+            self._tell(rank, cause)
+
+    def is_over(self, rank: int, size: int) -> bool:
+        """Whether nothing more is to be heard of the others: all have ended, or one has failed."""
+        with self._lock:
+            others = [self.failures[one][0] for one in range(size) if one != rank and one in self.failures]
+        return len(others) == size - 1 or any(one != LEFT for one in others)
+
+    def peers(self) -> int:
+        return len(self._peers)
+
+    def all_left(self) -> bool:
+        """Whether nobody has failed."""
+        with self._lock:
+            return all(cause == LEFT for cause, _ in self.failures.values())
+
+    def _tell(self, rank, cause):
+        line = json.dumps({"rank": rank, "cause": cause[:2000]}).encode() + b"\n"
+        for peer in list(self._peers.values()):
+            try:
+                peer.sendall(line)
+            except OSError:
+                pass                            # its own end is noticed by its reader
+
+    def _read(self, peer, rank, others):
+        """Takes lines of a peer until its connection ends. others: whether what it says is told on."""
+        try:
+            with peer.makefile("rb") as lines:
+                for line in iter(lambda: lines.readline(MOST), b""):
+                    said = json.loads(line)
+                    if self.note(said["rank"], said["cause"]) and others:
+                        self._tell(said["rank"], said["cause"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        if self.note(rank, ENDED) and others:
+            self._tell(rank, ENDED)
+
+    def _follow(self, peer, rank, others):
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._peers[rank] = peer
+        threading.Thread(target=self._read, args=(peer, rank, others), daemon=True, name="gomlx watch").start()
+
+
+def listen(here: bool) -> socket.socket:
+    """Where the others connect. here: they are all on this host."""
+    made = socket.socket()
+    made.bind(("127.0.0.1" if here else "", 0))
+    made.listen(1024)
+    return made
+
+
+def host(watch: Watch, listening: socket.socket, size: int, secret: str, timeout: float) -> None:
+    """Rank 0 takes the connections of all others; those that do not know the secret are closed. TimeoutError names who
+    is missing."""
+    import hmac  # most programs are one process
+    until = time.monotonic() + timeout
+    with listening:
+        while len(watch._peers) < size - 1:
+            listening.settimeout(max(until - time.monotonic(), 0.001))
+            try:
+                peer, _ = listening.accept()
+                peer.settimeout(5)
+                said = peer.recv(256, socket.MSG_WAITALL).split(b" ")
+                rank = int(said[1]) if hmac.compare_digest(said[0], secret.encode()) else -1
+                if not 0 < rank < size or rank in watch._peers:
+                    raise ValueError
+                peer.settimeout(None)
+                watch._follow(peer, rank, True)
+            except TimeoutError:
+                if time.monotonic() >= until:
+                    missing = sorted(set(range(1, size)) - watch._peers.keys())
+                    raise TimeoutError(f"rank {missing[0]} has not connected to rank 0 in {timeout:g} s") from None
+            except (ValueError, IndexError, OSError):
+                peer.close()
+
+
+def join(watch: Watch, addresses: list[str], port: int, rank: int, secret: str, timeout: float) -> None:
+    """Another rank connects to rank 0."""
+    failures = []
+    for address in addresses:
+        try:
+            peer = socket.create_connection((address, port), timeout=min(timeout, 10))
+            peer.sendall(f"{secret} {rank} ".encode().ljust(256))
+            peer.settimeout(None)
+            watch._follow(peer, 0, False)
+            return
+        except OSError as error:
+            failures.append(f"{address}: {error}")
+    raise TimeoutError(f"rank {rank} cannot connect to rank 0 ({'; '.join(failures)})")

@@ -1,0 +1,129 @@
+"""gomlx.core.distributed over several processes, which MPI starts, and over one."""
+import ctypes.util
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from places import ROOT
+
+import gomlx.core as mx
+from gomlx import cli
+
+PROGRAM = os.path.join(ROOT, "tests", "support", "ranks.py")
+OPEN_MPI, MPICH = (shutil.which(name) for name in ("mpirun.openmpi", "mpirun.mpich"))
+OPEN_MPI = OPEN_MPI or shutil.which("mpirun")
+
+needs_mpi = pytest.mark.skipif(not OPEN_MPI or not importlib.util.find_spec("mpi4py"),
+                               reason="needs mpirun and the package mpi4py")
+
+
+def launched(n, case, *, mpirun=OPEN_MPI, **environment):
+    """What each rank said, {rank: text}."""
+    environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                                "OMPI_MCA_rmaps_base_oversubscribe": "1"} | environment
+    command = [sys.executable, "-m", "gomlx", "launch", "-n", str(n), "--mpirun", mpirun, "--", PROGRAM, case]
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    found = {int(rank): text for rank, text in re.findall(r"^(\d+): (.*)$", said.stdout, re.M)}
+    assert found, said.stdout + said.stderr
+    return found
+
+
+@needs_mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_sums_are_in_the_order_of_ranks(n):
+    """Of every dtype, bit for bit NumPy's, with gathering, scattering, messages and groups."""
+    for case in ("sizes", "groups", "gradients"):
+        assert launched(n, case) == dict.fromkeys(range(n), "done")
+
+
+@needs_mpi
+def test_two_processes():
+    assert launched(2, "gradients") == {0: "done", 1: "done"}
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_large_arrays():
+    assert launched(2, "large") == {0: "done", 1: "done"}
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_layers_that_are_cut():
+    assert launched(2, "layers") == {0: "done", 1: "done"}
+
+
+@needs_mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("case, words", [
+    ("shape", r"rank 1 is at all_sum of float32\[3\], rank 0 at all_sum of float32\[2\]"),
+    ("dtype", r"rank 1 is at all_sum of float16\[2\], rank 0 at all_sum of float32\[2\]"),
+    ("operation", r"rank 1 is at all_max of float32\[2\], rank 0 at all_sum of float32\[2\]"),
+    ("killed", "rank 1 is lost, its process has ended"),
+    ("left", "rank 1 is lost, its program has come to its end"),
+    ("late", "waited 2 s in all_sum.* for rank 1"),
+    ("received", r"rank 1 expects float32\[4\] of rank 0, which sends float32\[3\]")])
+def test_failures_are_told_to_all(case, words):
+    """Each rank that is there ends with an error that names the rank and the cause; none hangs."""
+    found = launched(3, case, GOMLX_DISTRIBUTED_TIMEOUT="2" if case == "late" else "60")
+    there = {0, 2} if case in ("killed", "left") else {0, 1, 2}
+    assert found.keys() >= there
+    for rank in there:
+        assert re.match(f"error .*{words}", found[rank]) and found[rank].endswith("|"), found
+
+
+@needs_mpi
+@pytest.mark.slow
+@pytest.mark.skipif(not MPICH or not ctypes.util.find_library("mpich"), reason="needs MPICH")
+def test_mpich(tmp_path):
+    library = next((path for path in ("/usr/lib/x86_64-linux-gnu/libmpich.so.12", "/usr/lib/aarch64-linux-gnu/"
+                                      "libmpich.so.12") if os.path.exists(path)), None)
+    if library is not None:                     # Debian's name of libmpi.so.12, which the package mpi4py looks for
+        (tmp_path / "libmpi.so.12").symlink_to(library)
+    environment = {"LD_LIBRARY_PATH": f"{tmp_path}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+    assert launched(3, "sizes", mpirun=MPICH, **environment) == dict.fromkeys(range(3), "done")
+    found = launched(3, "shape", mpirun=MPICH, **environment)
+    assert all("rank 1 is at all_sum of float32[3]" in one for one in found.values()) and len(found) == 3
+
+
+@needs_mpi
+@pytest.mark.skipif(not MPICH, reason="needs MPICH beside Open MPI")
+def test_a_launcher_of_another_mpi():
+    """Processes that each believe to be alone would all do the whole work."""
+    said = subprocess.run([MPICH, "-n", "2", sys.executable, "-c", "import gomlx.core as mx; mx.distributed.init()"],
+                          cwd=ROOT, env=os.environ | {"MPI4PY_MPIABI": "openmpi"}, capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert "the launcher started 2 processes" in said.stdout + said.stderr
+
+
+def test_mpi4py_is_asked_for(monkeypatch):
+    said = subprocess.run([sys.executable, "-c", "import sys; sys.modules['mpi4py'] = None\n"
+                           "import gomlx.core as mx; mx.distributed.init()"], cwd=ROOT, capture_output=True, text=True,
+                          env=os.environ | {"PMI_SIZE": "2"}, check=False)
+    assert "ImportError" in said.stderr and "pip install 'gomlx[mpi]'" in said.stderr
+
+
+def test_one_process():
+    group = mx.distributed.init()
+    assert (group.rank(), group.size()) == (0, 1)
+    assert mx.distributed.all_sum(3).item() == 3
+    with pytest.raises(RuntimeError, match="gomlx launch"):
+        mx.distributed.init(strict=True)
+    with pytest.raises(RuntimeError, match="cannot be split"):
+        group.split(0)
+    with pytest.raises(ValueError, match="group of one process"):
+        mx.distributed.send(mx.array(1), 0)
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["-n", "2"], "expected -- PROGRAM"), (["-n", "0", "--", "a.py"], "expected 1 or more"),
+    (["-n", "2", "--mpirun", "no-such", "--", "a.py"], "there is no no-such"),
+    (["-n", "2", "--mpirun", "echo", "--", "a.py"], "neither Open MPI's nor MPICH's")])
+def test_launch_says_what_is_missing(arguments, words, capsys):
+    assert cli.main(["launch", *arguments]) == 1
+    assert words in capsys.readouterr().err
