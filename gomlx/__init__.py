@@ -75,8 +75,8 @@ _LAZY = {"convert": "_conversion.convert", "fuse": "_conversion.fuse", "bench": 
          "Scheduler": "_generation.scheduler", "QueueFull": "_generation.scheduler",
          "Adapter": "_training.adapter", "Term": "_training.adapter", "read_adapter": "_files.adapters",
          "save_adapter": "_files.adapters", "train": "_training.train"}
-_MODULES = ("abilities", "core", "distributed", "loading", "lora", "mlx", "nn", "optimizers", "parsing", "probes",
-            "profiling", "schema", "utils")
+_MODULES = ("abilities", "core", "data", "distributed", "loading", "lora", "mlx", "nn", "optimizers", "parsing",
+            "probes", "profiling", "schema", "utils")
 __all__ = ["Adapter", "AxisError", "BatchStream", "Cancelled", "Constraint", "ContextLengthExceeded", "Encoding",
            "Error", "FoundModel", "GGUFInfo", "GenerationOptions", "KvStateNotAvailable", "MemoryPlan", "Model",
            "ModelNotSupported", "Patch", "Probe", "ProbeEvent", "PromptCache", "QueueFull", "Recorder", "Result",

@@ -27,6 +27,7 @@ BELOW = {
     "face": {"_base", "_files", "_generation", "backends", "loading"},
     "mlx": {"core", "nn", "optimizers", "utils", "face"},
     "distributed": {"core"},
+    "data": {"_base", "_generation", "loading"},
     "cli": {"_base", "_batches", "_files", "_generation", "_tools", "_training", "loading", "face"},
     "__main__": {"cli"},
 }
