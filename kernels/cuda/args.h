@@ -290,6 +290,44 @@ typedef struct { gm_sdpa_args sdpa; } cuda_sdpa_args;
 /* ---- training: that of the contract, which holds no pointer to memory of the host ---- */
 typedef gm_rms_norm_grad_args cuda_rms_norm_grad_args;
 
+/* ---- packed matrices: rows of blocks as files have them ---- */
+typedef struct {
+    int32_t format, values, bytes; /* of a block */
+    int32_t bits, scale_type;      /* of MLX's mode affine; of others 0 */
+} cuda_format;
+typedef struct {
+    gm_pack_args pack; /* row_map: on the device */
+    cuda_format format;
+    int64_t row_bytes;
+    int32_t item; /* bytes that a thread copies: 16, or 1, as always where there are scales */
+} cuda_pack_args;
+typedef struct {
+    float *out;
+    const void *weight;
+    const int32_t *tokens; /* NULL: rows as they come */
+    cuda_format format;
+    int64_t rows, k; /* rows: of out */
+    float scale;
+} cuda_rows_out_args;
+typedef struct {
+    const void *data;
+    const float *bias; /* or NULL */
+    cuda_format format;
+} cuda_matrix;
+/* out [tokens, rows], by CUDA_TOKENS of them: x @ weight.T + bias + residual, or, `glu` not NONE, act of it times the
+ * same with `up`, as bfloat16 where out_bf16. */
+#define CUDA_TOKENS 8
+#define CUDA_NO_GLU (-1)
+typedef struct {
+    void *out;
+    const void *x;
+    const float *residual; /* or NULL */
+    cuda_matrix weight, up;
+    int64_t tokens, rows, k;
+    int32_t x_type, glu, out_type;
+    float alpha, limit;
+} cuda_packed_args;
+
 /* ---- products ---- */
 typedef struct {
     void *out;

@@ -9,5 +9,6 @@
 #include "sort.cu"
 #include "index.cu"
 #include "layers.cu"
+#include "packed.cu"
 #include "training.cu"
 #include "product.cu"

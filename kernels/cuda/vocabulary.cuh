@@ -47,6 +47,7 @@ DEVICE void wait_for_others() {
 #define SHARED __shared__
 #define UNROLL _Pragma("unroll")
 #define CONSTANT_TABLE static __constant__ const
+#define DEVICE_TABLE static __device__ const /* of which lanes read different places */
 
 DEVICE int thread_index() { return (int)threadIdx.x; }
 DEVICE int thread_count() { return (int)blockDim.x; }

@@ -28,6 +28,7 @@ struct emulated_facts { int threads, bytes; };
 #define SHARED static /* blocks come one after another */
 #define UNROLL
 #define CONSTANT_TABLE static const
+#define DEVICE_TABLE static const
 
 /* Of the thread that runs now. */
 struct emulated_thread {

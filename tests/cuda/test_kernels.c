@@ -5,6 +5,7 @@
 #include "element_checks.h"
 #include "layer_checks.h"
 #include "order_checks.h"
+#include "packed_checks.h"
 #include "product_checks.h"
 #include "reduction_checks.h"
 
@@ -40,6 +41,11 @@ static const struct {
     {"scatter_sums", check_scatter_sums, "equal bits, in the order of i"},
     {"product", check_product, "32 ulp of a sum's size, halves 2"},
     {"gather_product", check_gather_product, "as product"},
+    {"pack", check_pack, "equal bits of rows out of it"},
+    {"embed", check_embed, "equal bits"},
+    {"dequantize", check_dequantize, "equal bits"},
+    {"packed_matmul", check_packed_matmul, "256 ulp of 1; a row's bits are those it has alone"},
+    {"packed_glu", check_packed_glu, "1024 ulp of the largest, halves 1; a row's bits are those it has alone"},
     {"fp8_encode", check_fp8_encode, "equal"},
     {"fp8_decode", check_fp8_decode, "equal bits"},
     {"group_quantize", check_group_quantize, "equal bits"},

@@ -1,0 +1,103 @@
+/* launch_packed.c - packed matrices: rows into them and out of them, and their products. */
+#include "cuda/launch.h"
+
+#define IN_ROWS "matrices in files"
+#define INT8_ROWS "int8 activations"
+
+static int64_t by_threads(int64_t n) { return blocks_of(n, CUDA_THREADS); }
+static int dense_type(int format) {
+    return format == GM_QUANT_f16 ? GM_T_F16 : format == GM_QUANT_bf16 ? GM_T_BF16 : GM_T_F32;
+}
+/* scale_type of dense formats: the type of their values. */
+static cuda_format format_of(int format) {
+    const gm_quant_info *f = &gm_quants[format];
+    const int type = f->bits ? dense_type(f->scale) : format <= GM_QUANT_bf16 ? dense_type(format) : 0;
+    return (cuda_format){.format = format, .values = f->values, .bytes = f->bytes, .bits = f->bits, .scale_type = type};
+}
+
+static void launch_pack(const void *args, int64_t begin, int64_t end) {
+    const gm_pack_args *a = args;
+    cuda_pack_args p = {.pack = *a, .format = format_of(a->format)};
+    (void)begin;
+    p.pack.rows = end;
+    p.row_bytes = a->k / p.format.values * p.format.bytes;
+    p.item = !a->scales && p.row_bytes % 16 == 0 && is_aligned(a->in, 16) && is_aligned(a->out, 16) ? 16 : 1;
+    cuda_start(CUDA_pack, by_threads(end * (p.row_bytes / p.item)), CUDA_THREADS, 0, &p);
+}
+bool cuda_pack(gm_recorder *r, const gm_pack_args *a, int64_t n) {
+    gm_pack_args args = *a;
+    if (a->row_map && !(args.row_map = r->constant(r, a->row_map, (size_t)n * sizeof *a->row_map))) return false;
+    return r->launch(r, launch_pack, &args, sizeof args, n, 0, 0);
+}
+
+static void start_rows_out(const cuda_rows_out_args *p) {
+    cuda_start(CUDA_rows_out, by_threads(p->rows * blocks_of(p->k, 8)), CUDA_THREADS, 0, p);
+}
+static void launch_dequantize(const void *args, int64_t begin, int64_t end) {
+    const gm_dequantize_args *a = args;
+    (void)begin;
+    start_rows_out(&(cuda_rows_out_args){
+        .out = a->out, .weight = a->in, .format = format_of(a->format), .rows = end, .k = a->k, .scale = 1});
+}
+CUDA_CONTRACT(dequantize)
+static void launch_embed(const void *args, int64_t begin, int64_t end) {
+    const gm_embed_args *a = args;
+    (void)begin;
+    start_rows_out(&(cuda_rows_out_args){.out = a->out,
+                                         .weight = a->weight,
+                                         .tokens = a->tokens,
+                                         .format = format_of(a->format),
+                                         .rows = end,
+                                         .k = a->k,
+                                         .scale = a->scale});
+}
+bool cuda_embed(gm_recorder *r, const gm_embed_args *a, int64_t n) {
+    if (a->in_rows) return r->lack(r, IN_ROWS);
+    return r->launch(r, launch_embed, a, sizeof *a, n, 0, 0);
+}
+
+/* ---- products ---- */
+static void start_product(const cuda_packed_args *p) {
+    const int64_t blocks[3] = {blocks_of(p->rows, CUDA_THREADS / 32), blocks_of(p->tokens, CUDA_TOKENS), 1};
+    cuda_start_grid(CUDA_packed_product, blocks, CUDA_THREADS, 0, p);
+}
+static int form_type(gm_row_form form) { return form == GM_FORM_BF16 ? GM_T_BF16 : GM_T_F32; }
+static void launch_packed_matmul(const void *args, int64_t begin, int64_t end) {
+    const gm_packed_matmul_args *a = args;
+    const gm_matrix *w = &a->weight;
+    (void)begin;
+    start_product(&(cuda_packed_args){.out = a->out,
+                                      .x = a->x,
+                                      .residual = a->residual,
+                                      .weight = {w->data, a->bias, format_of(w->format)},
+                                      .tokens = end,
+                                      .rows = w->rows,
+                                      .k = w->k,
+                                      .x_type = form_type(a->form),
+                                      .glu = CUDA_NO_GLU,
+                                      .out_type = GM_T_F32});
+}
+bool cuda_packed_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n) {
+    if (a->form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
+    if (a->weight.in_rows) return r->lack(r, IN_ROWS);
+    return r->launch(r, launch_packed_matmul, a, sizeof *a, n, 0, 0);
+}
+static void launch_packed_glu(const void *args, int64_t begin, int64_t end) {
+    const gm_packed_glu_args *a = args;
+    (void)begin;
+    start_product(&(cuda_packed_args){.out = a->out,
+                                      .x = a->x,
+                                      .weight = {a->gate.data, NULL, format_of(a->gate.format)},
+                                      .up = {a->up.data, NULL, format_of(a->up.format)},
+                                      .tokens = end,
+                                      .rows = a->gate.rows,
+                                      .k = a->gate.k,
+                                      .x_type = form_type(a->form),
+                                      .glu = (int32_t)a->kind,
+                                      .out_type = form_type(a->out_form)});
+}
+bool cuda_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
+    if (a->form == GM_FORM_INT8 || a->out_form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
+    if (a->gate.in_rows || a->up.in_rows) return r->lack(r, IN_ROWS);
+    return r->launch(r, launch_packed_glu, a, sizeof *a, n, 0, 0);
+}

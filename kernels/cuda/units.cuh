@@ -1,0 +1,15 @@
+/* units.cuh - gated linear units, by the processor's formulas (cpu/glu.inc). */
+#ifndef GOMLX_CUDA_UNITS_CUH
+#define GOMLX_CUDA_UNITS_CUH
+#include "functions.cuh"
+
+DEVICE float glu_value(int kind, float alpha, float limit, float gate, float up) {
+    if (kind == GM_GLU_SILU) return gate * vf_sigmoid(gate) * up;
+    if (kind == GM_GLU_GELU) {
+        const float cube = gate * gate * gate;
+        return gate * vf_sigmoid(1.5957691216057308f * fmaf(0.044715f, cube, gate)) * up; /* 2 sqrt(2 / pi) */
+    }
+    const float g = vf_min(limit, gate), u = vf_max(-limit, vf_min(limit, up)); /* NaN stays */
+    return g * vf_sigmoid(alpha * g) * (u + 1);
+}
+#endif

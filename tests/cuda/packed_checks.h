@@ -1,0 +1,231 @@
+/* packed_checks.h - checks of packed matrices: every format of quants.def, rows into them and out of them bit for bit,
+ * and products, each row of which has the bits that it has alone. */
+#ifndef GOMLX_TESTS_PACKED_CHECKS_H
+#define GOMLX_TESTS_PACKED_CHECKS_H
+#include "layer_checks.h"
+
+/* A matrix as its file has it and packed by both sides. */
+typedef struct {
+    int format;
+    int64_t rows, k;
+    operand file, packed; /* packed.host: the processor's panels */
+} packed_pair;
+
+static int64_t random_k(int format) {
+    static const int64_t dense[] = {1, 7, 8, 33, 255, 256, 257, 300, 520};
+    const int64_t values = gm_quants[format].values;
+    return values == 1 ? dense[below(9)] : values * (1 + below(values == 256 ? 3 : 11));
+}
+static bool is_moderate(int format, const uint8_t *block) {
+    float values[256];
+    const gm_dequantize_args a = {values, block, format, gm_quants[format].values};
+    contracts_cpu.dequantize(&host_recorder, &a, 1);
+    for (int i = 0; i < gm_quants[format].values; i++)
+        if (!(fabsf(values[i]) < 8))
+            return false;
+    return true;
+}
+/* A block of random bits, all of them where `any`, else with values that products can be of. */
+static void random_block(int format, uint8_t *block, bool any) {
+    const gm_quant_info *f = &gm_quants[format];
+    do {
+        for (int i = 0; i < f->bytes; i++)
+            block[i] = (uint8_t)next_random();
+        if (f->bits && !any) {
+            const int type = f->scale == GM_QUANT_f16 ? GM_T_F16 : f->scale == GM_QUANT_bf16 ? GM_T_BF16 : GM_T_F32;
+            uint8_t pair[8];
+            put_float(pair, 0, (float)(unit() - 0.5) / (float)(1 << (f->bits - 1)), type);
+            put_float(pair, 1, (float)(unit() - 0.5), type);
+            memcpy(block, pair, (size_t)(2 * bytes_of(type)));
+        }
+    } while (!any && !is_moderate(format, block));
+}
+static packed_pair random_packed(int format, int64_t rows, int64_t k, bool any) {
+    const gm_quant_info *f = &gm_quants[format];
+    const int64_t blocks = rows * (k / f->values);
+    packed_pair w = {format, rows, k, operand_of((size_t)(blocks * f->bytes)), {0}};
+    for (int64_t b = 0; b < blocks; b++)
+        random_block(format, (uint8_t *)w.file.host + b * f->bytes, any);
+    upload(w.file);
+    w.packed = operand_of((size_t)contracts_cpu.packed_bytes(host_recorder.kernels, format, rows, k));
+    gm_pack_args h = {.out = w.packed.host, .in = w.file.host, .format = format, .rows = rows, .k = k}, d = h;
+    d.out = w.packed.device;
+    d.in = w.file.device;
+    contracts_cpu.pack(&host_recorder, &h, rows);
+    if (!device_cuda.contracts->pack(&device_recorder, &d, rows))
+        failed++;
+    return w;
+}
+/* Chosen rows of both sides' packed matrices, which must have the same bits. */
+static void compare_rows(const packed_pair *w, float scale) {
+    const int64_t n = 1 + below(9);
+    const operand tokens = random_positions(n, w->rows), out = operand_of((size_t)(n * w->k) * 4);
+    gm_embed_args h = {.out = floats_of(out.host),
+                       .weight = w->packed.host,
+                       .tokens = ints_of(tokens.host),
+                       .format = w->format,
+                       .rows = w->rows,
+                       .k = w->k,
+                       .scale = scale},
+                  d = h;
+    d.out = floats_of(out.device), d.weight = w->packed.device, d.tokens = ints_of(tokens.device);
+    RUN_BOTH(embed, h, d, n, out, (size_t)(n * w->k) * 4);
+    compare_out(gm_quants[w->format].doc, out, n * w->k, GM_T_F32, 0, 0);
+}
+static void check_embed(void) {
+    for (int format = 0; format < GM_QUANT_COUNT; format++)
+        for (int c = 0; c < 1 + cases / 30; c++, free_memory()) {
+            const packed_pair w = random_packed(format, 1 + below(70), random_k(format), c % 2);
+            compare_rows(&w, c % 3 ? 1 : 0.7f);
+        }
+}
+static void check_dequantize(void) {
+    for (int format = 0; format < GM_QUANT_COUNT; format++, free_memory()) {
+        const int64_t rows = 1 + below(9), k = random_k(format);
+        const packed_pair w = random_packed(format, rows, k, true);
+        const operand out = operand_of((size_t)(rows * k) * 4);
+        gm_dequantize_args h = {floats_of(out.host), w.file.host, format, k}, d = h;
+        d.out = floats_of(out.device), d.in = w.file.device;
+        RUN_BOTH(dequantize, h, d, rows, out, (size_t)(rows * k) * 4);
+        compare_out(gm_quants[format].doc, out, rows * k, GM_T_F32, 0, 0);
+    }
+}
+
+/* ---- packing: rows of a file in another order, and MLX's arrays ---- */
+static void packed_in_order(int format) {
+    packed_pair w = random_packed(format, 1 + below(70), random_k(format), true);
+    int32_t *map = host_memory((size_t)w.rows * sizeof *map);
+    for (int64_t r = 0; r < w.rows; r++)
+        map[r] = (int32_t)below(w.rows);
+    gm_pack_args h = {.out = w.packed.host,
+                      .in = w.file.host,
+                      .row_map = map,
+                      .format = format,
+                      .rows = w.rows,
+                      .k = w.k},
+                 d = h;
+    d.out = w.packed.device, d.in = w.file.device;
+    contracts_cpu.pack(&host_recorder, &h, w.rows);
+    if (!device_cuda.contracts->pack(&device_recorder, &d, w.rows))
+        failed++;
+    compare_rows(&w, 1);
+}
+static operand random_bytes(int64_t n) {
+    const operand o = operand_of((size_t)n + 8);
+    for (int64_t i = 0; i < n; i++)
+        o.host[i] = (char)next_random();
+    upload(o);
+    return o;
+}
+static void packed_of_arrays(int format) {
+    const gm_quant_info *f = &gm_quants[format];
+    packed_pair w = random_packed(format, 1 + below(70), random_k(format), true);
+    const int64_t blocks = w.rows * (w.k / f->values);
+    const operand fields = random_bytes(blocks * f->bytes), scales = random_bytes(4 * blocks);
+    const operand biases = random_bytes(4 * blocks);
+    gm_pack_args h = {.out = w.packed.host,
+                      .in = fields.host,
+                      .format = format,
+                      .rows = w.rows,
+                      .k = w.k,
+                      .scales = scales.host,
+                      .biases = f->bits ? biases.host : NULL},
+                 d = h;
+    d.out = w.packed.device, d.in = fields.device, d.scales = scales.device;
+    d.biases = f->bits ? biases.device : NULL;
+    contracts_cpu.pack(&host_recorder, &h, w.rows);
+    if (!device_cuda.contracts->pack(&device_recorder, &d, w.rows))
+        failed++;
+    compare_rows(&w, 1);
+}
+static void check_pack(void) {
+    for (int format = 0; format < GM_QUANT_COUNT; format++) {
+        packed_in_order(format);
+        free_memory();
+        if (gm_quants[format].bits || format == GM_QUANT_mxfp4 || format == GM_QUANT_mxfp8 || format == GM_QUANT_nvfp4)
+            packed_of_arrays(format);
+        free_memory();
+    }
+}
+
+/* ---- products ---- */
+static const int64_t token_counts[] = {1, 2, 3, 7, 8, 9, 16, 17, 33, 64, 65, 512};
+static int64_t random_tokens(int64_t rows) { return token_counts[below(rows > 20 ? 8 : 12)]; }
+static const float sum_ulps = 256;
+
+/* Each of some tokens alone on the device gives the bits that it has among the others, which out holds. */
+#define CHECK_ALONE(name, d, x_bytes, tokens, out, out_bytes)                                                          \
+    do {                                                                                                               \
+        const size_t each = (size_t)(out_bytes);                                                                       \
+        const operand alone = operand_of(each);                                                                        \
+        char *all = host_memory(each * (size_t)(tokens));                                                              \
+        copy_bytes(all, (out).device, each * (size_t)(tokens));                                                        \
+        for (int64_t t = 0; t < (tokens); t += 1 + (tokens) / 5) {                                                     \
+            (d).x = (void *)(x.device + t * (x_bytes));                                                                \
+            (d).out = (void *)alone.device;                                                                            \
+            if (!device_cuda.contracts->name(&device_recorder, &(d), 1))                                               \
+                failed++;                                                                                              \
+            copy_bytes(alone.host, alone.device, each);                                                                \
+            compare("alone", all + (size_t)t * each, alone.host, (int64_t)each, GM_T_U8, 0, 0);                        \
+        }                                                                                                              \
+    } while (0)
+
+static void packed_product_case(int format, int c) {
+    const int64_t rows = c % 2 ? 1 + below(20) : 21 + below(60), tokens = random_tokens(rows), k = random_k(format);
+    const packed_pair w = random_packed(format, rows, k, false);
+    const bool rounded = format == GM_QUANT_bf16 && c % 2;
+    const int type = rounded ? GM_T_BF16 : GM_T_F32;
+    const operand x = random_operand(tokens * k, type, SMALL), bias = random_operand(rows, GM_T_F32, SMALL);
+    const operand residual = random_operand(tokens * rows, GM_T_F32, SMALL);
+    const operand out = operand_of((size_t)(tokens * rows) * 4);
+    gm_packed_matmul_args h = {.out = floats_of(out.host),
+                               .x = x.host,
+                               .form = rounded ? GM_FORM_BF16 : GM_FORM_F32,
+                               .weight = {.data = w.packed.host, .format = format, .rows = rows, .k = k},
+                               .bias = c % 3 ? floats_of(bias.host) : NULL},
+                          d = h;
+    d.out = floats_of(out.device), d.x = x.device, d.weight.data = w.packed.device;
+    if (h.bias)
+        d.bias = floats_of(bias.device);
+    RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
+    compare_out(gm_quants[format].doc, out, tokens * rows, GM_T_F32, sum_ulps, 1);
+    CHECK_ALONE(packed_matmul, d, k * bytes_of(type), tokens, out, rows * 4);
+    h.residual = floats_of(residual.host), d.residual = floats_of(residual.device);
+    d.x = x.device, d.out = floats_of(out.device);
+    RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
+    compare_out("with a residual", out, tokens * rows, GM_T_F32, sum_ulps, 1);
+    RUN_IN_PLACE(packed_matmul, d, residual, tokens, out, residual, tokens * rows * 4);
+    compare_out("over the residual", out, tokens * rows, GM_T_F32, sum_ulps, 1);
+}
+static void check_packed_matmul(void) {
+    for (int format = 0; format < GM_QUANT_COUNT; format++)
+        for (int c = 0; c < 1 + cases / 30; c++, free_memory())
+            packed_product_case(format, c);
+}
+static void packed_glu_case(int format, int c) {
+    const int64_t rows = 1 + below(40), tokens = random_tokens(rows), k = random_k(format);
+    const bool rounded = format == GM_QUANT_bf16 && c % 2;
+    const int other = format > GM_QUANT_bf16 && gm_quants[format].values == 256 ? GM_QUANT_q6_k : format;
+    const packed_pair gate = random_packed(format, rows, k, false), up = random_packed(other, rows, k, false);
+    const int type = rounded ? GM_T_BF16 : GM_T_F32;
+    const operand x = random_operand(tokens * k, type, SMALL), out = operand_of((size_t)(tokens * rows) * 4);
+    gm_packed_glu_args h = {.out = out.host,
+                            .out_form = rounded ? GM_FORM_BF16 : GM_FORM_F32,
+                            .x = x.host,
+                            .form = rounded ? GM_FORM_BF16 : GM_FORM_F32,
+                            .gate = {.data = gate.packed.host, .format = format, .rows = rows, .k = k},
+                            .up = {.data = up.packed.host, .format = other, .rows = rows, .k = k},
+                            .kind = c % 2 ? GM_GLU_GELU : GM_GLU_SILU},
+                       d = h;
+    d.out = out.device, d.x = x.device, d.gate.data = gate.packed.device, d.up.data = up.packed.device;
+    RUN_BOTH(packed_glu, h, d, tokens, out, (size_t)(tokens * rows * bytes_of(type)));
+    compare_out(gm_quants[format].doc, out, tokens * rows, type, rounded ? 1 : 4 * sum_ulps,
+                fmax(largest_of(out, tokens * rows, type), 1));
+    CHECK_ALONE(packed_glu, d, k * bytes_of(type), tokens, out, rows * bytes_of(type));
+}
+static void check_packed_glu(void) {
+    for (int format = 0; format < GM_QUANT_COUNT; format++)
+        for (int c = 0; c < 1 + cases / 30; c++, free_memory())
+            packed_glu_case(format, c);
+}
+#endif
