@@ -328,6 +328,35 @@ typedef struct {
     float alpha, limit;
 } cuda_packed_args;
 
+/* ---- decoders: those of the contract, which hold no pointer to memory of the host ---- */
+typedef struct {
+    gm_glu_args glu;
+    int64_t rows;
+} cuda_glu_args;
+typedef struct {
+    gm_softcap_args softcap;
+    int64_t count;
+} cuda_softcap_args;
+typedef struct {
+    gm_route_args route;
+    int64_t rows;
+} cuda_route_args;
+typedef struct {
+    gm_rope_angles_args angles;
+    int64_t rows;
+} cuda_rope_angles_args;
+typedef gm_rope_cache_args cuda_rope_cache_args;
+#define CUDA_ATTENTION_DIM 512 /* of a head, at most */
+typedef gm_attention_args cuda_attention_args;
+typedef struct {
+    gm_cached_conv_args layer;
+    int64_t sequences;
+} cuda_recurrent_conv_args;
+typedef struct {
+    gm_cached_gated_delta_args layer;
+    int64_t sequences;
+} cuda_recurrent_delta_args;
+
 /* ---- products ---- */
 typedef struct {
     void *out;

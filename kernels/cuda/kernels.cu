@@ -10,5 +10,6 @@
 #include "index.cu"
 #include "layers.cu"
 #include "packed.cu"
+#include "decoder.cu"
 #include "training.cu"
 #include "product.cu"

@@ -466,6 +466,25 @@ KERNEL(gm_gated_delta, cuda_gated_delta_args, CUDA_THREADS) {
     }
 }
 
+/* Rows of a state that is kept from pass to pass: of zeros where a sequence begins. */
+KERNEL(gm_recurrent_delta, cuda_recurrent_delta_args, CUDA_THREADS) {
+    const gm_cached_gated_delta_args &g = a.layer;
+    const int64_t r = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP, rows = g.n_heads * g.n_values;
+    if (r >= a.sequences * rows) return;
+    const int64_t sequence = r / rows, head = r % rows / g.n_values, value = r % g.n_values;
+    const int64_t key_head = g.tiled ? head % g.n_key_heads : head / (g.n_heads / g.n_key_heads);
+    const int64_t first = g.first[sequence], end = g.first[sequence + 1];
+    float *s = g.states[sequence].state + r % rows * g.n_keys;
+    if (first < end && g.positions[first] == 0)
+        for (int64_t i = thread_index() % WARP; i < g.n_keys; i += WARP) s[i] = 0;
+    for (int64_t t = first; t < end; t++) {
+        const int64_t at = t * g.n_heads + head, key = (t * g.n_key_heads + key_head) * g.n_keys;
+        const float out = delta_step(s, g.n_keys, g.q + key, g.k + key, g.v[at * g.n_values + value], g.decay[at],
+                                     g.beta[at]);
+        if (thread_index() % WARP == 0) g.out[at * g.n_values + value] = out;
+    }
+}
+
 /* ---- convolutions: a thread makes one element, over taps, then channels ---- */
 DEVICE int64_t conv_position(const gm_convolution_args &c, int d, int64_t out, int64_t tap) {
     const int64_t at = out * c.stride[d] + tap * c.dilation[d] - c.low[d], spread = c.spread[d];

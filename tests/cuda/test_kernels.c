@@ -2,6 +2,7 @@
  * bits where that is promised, a tolerance in units in the last place elsewhere. GOMLX_CUDA_DRIVER and
  * GOMLX_CUDA_KERNELS choose the card, or the fake one. test_kernels [cases [contract ...]]; prints 'N passed, M
  * failed'. */
+#include "decoder_checks.h"
 #include "element_checks.h"
 #include "layer_checks.h"
 #include "order_checks.h"
@@ -54,6 +55,14 @@ static const struct {
     {"quantized_matmul_columns", check_quantized_matmul_columns, "64 ulp of the largest, halves 1"},
     {"rope_table", check_rope_table, "4 ulp"},
     {"rope", check_rope, "equal bits"},
+    {"glu", check_glu, "8 ulp"},
+    {"softcap", check_softcap, "8 ulp"},
+    {"route", check_route, "ids equal, weights 32 ulp"},
+    {"rope_angles", check_rope_angles, "4 ulp"},
+    {"rope_cache", check_rope_cache, "equal bits, of caches too"},
+    {"attention", check_attention, "256 ulp of the largest; a row's bits are those it has alone"},
+    {"recurrent_conv", check_recurrent_conv, "16 ulp of the largest, states equal"},
+    {"recurrent_delta", check_recurrent_delta, "256 ulp of the largest"},
     {"rms_norm_grad", check_rms_norm_grad, "256 ulp of the largest"},
     {"gated_delta", check_gated_delta, "256 ulp of the largest"},
     {"convolution", check_convolution, "32 ulp of a sum's size, halves 2"},

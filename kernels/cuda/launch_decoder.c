@@ -1,0 +1,85 @@
+/* launch_decoder.c - parts of decoders: gated units, soft caps, routes, rotary positions, attention over caches, layers
+ * with a state. */
+#include "cuda/launch.h"
+
+static int64_t by_threads(int64_t n) { return blocks_of(n, CUDA_THREADS); }
+static int64_t by_warps(int64_t n) { return blocks_of(n, CUDA_THREADS / 32); }
+
+static void launch_glu(const void *args, int64_t begin, int64_t end) {
+    const cuda_glu_args p = {*(const gm_glu_args *)args, end};
+    (void)begin;
+    cuda_start(CUDA_glu, by_threads(end * p.glu.dim), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(glu)
+static void launch_softcap(const void *args, int64_t begin, int64_t end) {
+    const cuda_softcap_args p = {*(const gm_softcap_args *)args, end};
+    (void)begin;
+    cuda_start(CUDA_softcap, by_threads(end), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(softcap)
+static void launch_route(const void *args, int64_t begin, int64_t end) {
+    const cuda_route_args p = {*(const gm_route_args *)args, end};
+    (void)begin;
+    cuda_start(CUDA_route, by_warps(end), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(route)
+
+static void launch_rope_angles(const void *args, int64_t begin, int64_t end) {
+    const cuda_rope_angles_args p = {*(const gm_rope_angles_args *)args, end};
+    (void)begin;
+    cuda_start(CUDA_rope_angles, by_threads(end * p.angles.half), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(rope_angles)
+static void launch_rope_cache(const void *args, int64_t begin, int64_t end) {
+    const gm_rope_cache_args *a = args;
+    const int64_t blocks[3] = {end, a->n_heads + (a->k ? 2 * a->n_kv_heads : 0), 1};
+    (void)begin;
+    cuda_start_grid(CUDA_rope_cache, blocks, CUDA_THREADS, 0, a);
+}
+CUDA_CONTRACT(rope_cache)
+
+/* ---- attention over caches ---- */
+#define WIDE_HEADS "heads of more than 512 dimensions"
+
+static void launch_attention(const void *args, int64_t begin, int64_t end) {
+    const gm_attention_args *a = args;
+    const int64_t blocks[3] = {end * GM_QUERY_TILE, a->n_heads, 1};
+    (void)begin;
+    cuda_start_grid(CUDA_attention, blocks, CUDA_THREADS, 0, a);
+}
+bool cuda_attention(gm_recorder *r, const gm_attention_args *a, int64_t n) {
+    if (a->head_dim > CUDA_ATTENTION_DIM) return r->lack(r, WIDE_HEADS);
+    return r->launch(r, launch_attention, a, sizeof *a, n, 0, 0);
+}
+static void launch_attention_rows(const void *args, int64_t begin, int64_t end) {
+    const gm_attention_args *a = args;
+    const int64_t blocks[3] = {end * a->n_heads, a->max_blocks, 1};
+    (void)begin;
+    cuda_start_grid(CUDA_attention_split, blocks, CUDA_THREADS, 0, a);
+    cuda_start(CUDA_attention_merge, end * a->n_heads, CUDA_THREADS, 0, a);
+}
+bool cuda_attention_rows(gm_recorder *r, const gm_attention_rows_args *a, int64_t n) {
+    gm_attention_args rows = *a;
+    const int64_t window_blocks = a->window / GM_KV_BLOCK + 2;
+    if (a->head_dim > CUDA_ATTENTION_DIM) return r->lack(r, WIDE_HEADS);
+    if (a->window > 0 && window_blocks < a->max_blocks) rows.max_blocks = window_blocks;
+    rows.partial = r->workspace(r, (size_t)(n * a->n_heads * rows.max_blocks * (a->head_dim + 2)) * sizeof(float));
+    return rows.partial && r->launch(r, launch_attention_rows, &rows, sizeof rows, n, 0, 0);
+}
+
+/* ---- layers with a state ---- */
+static void launch_recurrent_conv(const void *args, int64_t begin, int64_t end) {
+    const gm_recurrent_conv_args *a = args;
+    const cuda_recurrent_conv_args p = {a->layer, a->sequences};
+    (void)begin, (void)end;
+    cuda_start(CUDA_recurrent_conv, by_threads(a->sequences * a->layer.channels), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(recurrent_conv)
+static void launch_recurrent_delta(const void *args, int64_t begin, int64_t end) {
+    const gm_recurrent_delta_args *a = args;
+    const cuda_recurrent_delta_args p = {a->layer, a->sequences};
+    (void)begin, (void)end;
+    cuda_start(CUDA_recurrent_delta, by_warps(a->sequences * a->layer.n_heads * a->layer.n_values), CUDA_THREADS, 0,
+               &p);
+}
+CUDA_CONTRACT(recurrent_delta)
