@@ -386,7 +386,7 @@ def program(engine, kernels):
 
 @pytest.mark.slow
 def test_every_contract_equals_the_processor_s(program):
-    assert program("test_kernels", "3") > 1900
+    assert program("test_kernels", "3") > 2900
 
 
 @pytest.mark.slow
