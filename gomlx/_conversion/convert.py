@@ -193,6 +193,8 @@ def folder_config(arch, config, c, kind, tied):
         kinds = c.get("layer_types")
         if isinstance(kinds, list) and "full_attention" in kinds and c.get("sliding_window"):
             out.setdefault("sliding_window_pattern", kinds.index("full_attention") + 1)
+    elif not str(out.get("model_type")).endswith("_text"):      # mlx-lm's name of a text model is a larger one's in
+        out["model_type"] = arch.model_type                     # transformers, which asks for a text_config then
     return out | {"tie_word_embeddings": tied}
 
 

@@ -221,6 +221,8 @@ def test_mlx_folders_and_back(folder, tmp_path, model_type):
     assert config["quantization"]["bits"] == 8 and config["quantization"]["mode"] == "affine"
     back = gomlx.convert(tmp_path / "mlx", tmp_path / "back", "bf16")
     assert len(back["dequantised"]) > LAYERS
+    kinds = [json.loads((path / "config.json").read_text())["model_type"] for path in (source, tmp_path / "back")]
+    assert kinds[0] == kinds[1]
     before, after = arrays_of(source), arrays_of(tmp_path / "back")
     assert before.keys() == after.keys()
     for name, array in before.items():

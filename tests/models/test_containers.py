@@ -187,6 +187,23 @@ def test_defaults_of_mlx_folders(folder, tmp_path, quantize):
     model.close()
 
 
+@pytest.mark.parametrize("quantize", [one for one in FORMATS if one.startswith("mlx")])
+def test_weights_of_mlx_folders_have_one_value(folder, tmp_path, quantize):
+    """scale * q + bias in float32: in products, of embeddings, as weight() shows it and as convert writes it.
+    mlx.core.dequantize rounds each to the type of the scales."""
+    gomlx.convert(folder("llama, wide"), tmp_path / "bf16", "bf16")
+    gomlx.convert(tmp_path / "bf16", tmp_path / "mlx", quantize)
+    gomlx.convert(tmp_path / "mlx", tmp_path / "dense", "f32")
+    ids = GOLDEN.ids("llama, wide")
+    assert difference(logits(tmp_path / "mlx", ids)[0], logits(tmp_path / "dense", ids)[0]) <= FLOAT32
+    model, arrays = _gomlx.load_model(str(tmp_path / "mlx")), mx.load(str(tmp_path / "dense" / "model.safetensors"))
+    packed = mx.load(str(tmp_path / "mlx" / "model.safetensors"))
+    assert packed["model.embed_tokens.scales"].dtype == mx.bfloat16
+    for name in model.weight_names():
+        np.testing.assert_array_equal(np.asarray(model.weight(name)), np.asarray(arrays[name]), name)
+    model.close()
+
+
 # What mlx-lm has other defaults for than transformers, or none.
 SAID = {"rms_norm_eps": 1e-6, "decoder_sparse_step": 1, "mlp_only_layers": [], "linear_conv_kernel_dim": 4,
         "use_double_wide_mlp": False}
