@@ -9,6 +9,7 @@
 #include "base/grow.h"
 #include "base/memory.h"
 #include "core/device.h"
+#include "models/head_order.h"
 #include "ops/ops.h"
 
 typedef struct {
@@ -74,12 +75,6 @@ static gm_status check_term(const gm_model *m, const gm_adapter_term *t, const g
     if (is_embedding(m, l))
         return gm_fail(GM_EUNSUPPORTED,
                        "adapter: %s is an embedding or the head, expected a linear layer of the decoder", t->layer);
-    if (m->arch->reorders && m->arch->reorders(&m->config, t->layer))
-        return gm_fail(
-            GM_EUNSUPPORTED,
-            "adapter: in this GGUF file the value heads of %s are in another order than an adapter has them: "
-            "load the model from safetensors (gomlx convert), or leave the layer out",
-            t->layer);
     if (!isfinite(t->scale))
         return gm_fail(GM_EVALUE, "adapter: the scale of %s is %g, expected a finite number", t->layer,
                        (double)t->scale);
@@ -111,6 +106,19 @@ gm_status adapter_find(const gm_model *m, const gm_adapter_term *t, int64_t *wei
     if (found)
         return check_term(m, t, m->weights[*weight].linear);
     return gm_fail(GM_EVALUE, "adapter: the model has no linear layer named %s", t->layer);
+}
+
+gm_status adapter_as_model(gm_scope *s, const gm_model *m, const gm_adapter_term *term, gm_adapter_term *out) {
+    *out = *term;
+    gm_array **const of_columns[] = {&out->a, &out->sum_a};
+    gm_array **const of_rows[] = {&out->b, &out->sum_b, &out->magnitude, &out->squares, &out->sum_magnitude};
+    for (size_t i = 0; i < sizeof of_columns / sizeof *of_columns; i++)
+        if (*of_columns[i] && !(*of_columns[i] = heads_as_model(s, m, term->layer, *of_columns[i], 1)))
+            return error_code();
+    for (size_t i = 0; i < sizeof of_rows / sizeof *of_rows; i++)
+        if (*of_rows[i] && !(*of_rows[i] = heads_as_model(s, m, term->layer, *of_rows[i], 0)))
+            return error_code();
+    return GM_OK;
 }
 
 gm_linear *adapter_layer(gm_model *copy, int64_t weight) {
@@ -201,7 +209,6 @@ static void insert_term(gm_adapter *a, placed_term term) {
  * less 1. */
 static gm_status bring_to_length(gm_scope *s, const gm_model *m, const gm_adapter_term *t, int64_t weight,
                                  gm_array **turned, gm_array **stretch) {
-    GM_TRY(adapter_check_magnitude(t));
     const gm_low_rank term = {.a = t->a, .b = t->b, .scale = t->scale, .squares = t->squares};
     gm_array *factor = gm_multiply(s, gm_astype(s, t->magnitude, GM_FLOAT32),
                                    linear_inverse_lengths(s, m->weights[weight].linear->weight, &term));
@@ -213,10 +220,13 @@ static gm_status bring_to_length(gm_scope *s, const gm_model *m, const gm_adapte
 /* The terms in their places, a and b's transpose still to be computed. */
 static gm_status list_terms(gm_scope *s, const gm_model *m, const gm_adapter_term *terms, size_t n, gm_adapter *a) {
     for (size_t i = 0; i < n; i++) {
-        const gm_adapter_term *t = &terms[i];
-        const gm_dtype type = kept_dtype(t);
-        placed_term term = {.scale = t->scale};
-        GM_TRY(adapter_find(m, t, &term.weight));
+        gm_adapter_term as_model, *const t = &as_model;
+        const gm_dtype type = kept_dtype(&terms[i]);
+        placed_term term = {.scale = terms[i].scale};
+        GM_TRY(adapter_find(m, &terms[i], &term.weight));
+        if (terms[i].magnitude)
+            GM_TRY(adapter_check_magnitude(&terms[i]));
+        GM_TRY(adapter_as_model(s, m, &terms[i], t));
         gm_array *turned = gm_transpose(s, gm_astype(s, t->b, type), 2, (int[]){1, 0}), *stretch = NULL;
         if (t->magnitude)
             GM_TRY(bring_to_length(s, m, t, term.weight, &turned, &stretch));

@@ -43,6 +43,8 @@ void adapters_free(struct model_adapters *adapters); /* NULL is fine */
 /* The number of the linear layer that is called so, without ".weight", among the model's weights; a failure where a
  * term does not fit it. */
 gm_status adapter_find(const gm_model *m, const gm_adapter_term *term, int64_t *weight);
+/* The term, which was found to fit, in the order in which its layer has heads. */
+gm_status adapter_as_model(gm_scope *s, const gm_model *m, const gm_adapter_term *term, gm_adapter_term *out);
 /* Whether a term's magnitude, squares and their sum are of its layer's rows. */
 gm_status adapter_check_magnitude(const gm_adapter_term *term);
 /* That layer of a copy of the model. */

@@ -168,6 +168,13 @@ struct gm_model {
 typedef struct { int64_t rows, block, period, offset; } row_pick;
 #define MAX_PICKS 3
 
+/* From `first` on, an axis of a weight, rows 0 or columns 1, has heads [ratio][groups] where checkpoints for
+ * transformers have [groups][ratio]. */
+typedef struct {
+    int64_t first, groups, ratio;
+    int axis;
+} head_order;
+
 typedef struct config_source config_source;
 struct gm_architecture {
     const char *name;         /* "llama" */
@@ -187,9 +194,9 @@ struct gm_architecture {
      * has, *all. Returns the number of picks; 0: all rows as they are. NULL where no field is FIELD_PICKED. */
     int (*pick_rows)(const gm_config *c, const gm_weight_field *f, const char *name, int64_t rows, int64_t *all,
                      row_pick picks[MAX_PICKS]);
-    /* Whether the rows or columns of a layer lie in another order than in the model's checkpoints for transformers,
-     * whose order low-rank terms have. NULL: of none. */
-    bool (*reorders)(const gm_config *c, const char *layer);
+    /* Whether heads of a weight lie in another order than in the model's checkpoints for transformers, and in which.
+     * weight: its name, ".weight" or not. NULL: of none. */
+    bool (*order)(const gm_config *c, const char *weight, head_order *out);
     /* Columns of float32 that a row holds inside of a layer at its peak, for estimates: from what the halves of the MLP
      * and the mixture of experts (0: none) hold. NULL: the mixture's, else the MLP's. */
     double (*inside)(const gm_config *c, double mlp, double mixture);

@@ -262,11 +262,27 @@ static double inside(const gm_config *c, double mlp, double mixture) {
     return (mixture > 0 ? mixture : 2.0 * (double)c->mlp) + (double)(c->n_heads * c->head_dim);
 }
 
-/* Of GGUF, where value heads are tiled. */
-static bool reorders(const gm_config *c, const char *name) {
+/* Of GGUF, where value heads are tiled: they follow the keys' rows, where a weight has these, to the end. */
+static bool tiled_order(const gm_config *c, const char *name, head_order *out) {
+    static const struct {
+        const char *name;
+        bool after_keys;
+        int axis;
+    } weights[] = {{"in_proj_qkv", true, 0}, {"conv1d", true, 0},   {"in_proj_z", false, 0}, {"in_proj_b", false, 0},
+                   {"in_proj_a", false, 0},  {"dt_bias", false, 0}, {"A_log", false, 0},     {"out_proj", false, 1}};
+    static const char mixer[] = ".linear_attn.";
     const delta_config *own = c->own;
-    return own->tiled_values && own->n_key_heads > 1 && own->n_value_heads > own->n_key_heads &&
-           strstr(name, ".linear_attn.");
+    const char *part = own->tiled_values ? strstr(name, mixer) : NULL;
+    for (size_t i = 0; part && i < sizeof weights / sizeof *weights; i++) {
+        if (strncmp(part + strlen(mixer), weights[i].name, strlen(weights[i].name)) != 0)
+            continue;
+        *out = (head_order){.first = weights[i].after_keys ? 2 * own->n_key_heads * own->key_dim : 0,
+                            .groups = own->n_key_heads,
+                            .ratio = own->n_value_heads / own->n_key_heads,
+                            .axis = weights[i].axis};
+        return out->groups > 1 && out->ratio > 1;
+    }
+    return false;
 }
 
 static const char *const next_types[] = {"qwen3_next", NULL}, *const next_gguf[] = {"qwen3next", NULL},
@@ -292,7 +308,7 @@ const gm_architecture qwen3_5_architecture = {.name = "qwen3_5",
                                               .layer_size = sizeof(layer),
                                               .config_size = sizeof(delta_config),
                                               .pick_rows = pick_rows,
-                                              .reorders = reorders,
+                                              .order = tiled_order,
                                               .fields = qwen3_5_fields,
                                               .configure = configure_qwen3_5,
                                               .forward = forward,
@@ -304,7 +320,7 @@ const gm_architecture qwen3_5_moe_architecture = {.name = "qwen3_5_moe",
                                                   .layer_size = sizeof(layer),
                                                   .config_size = sizeof(delta_config),
                                                   .pick_rows = pick_rows,
-                                                  .reorders = reorders,
+                                                  .order = tiled_order,
                                                   .fields = qwen3_5_fields,
                                                   .configure = configure_qwen3_5_moe,
                                                   .forward = forward,

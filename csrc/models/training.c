@@ -8,6 +8,7 @@
 #include "core/device.h"
 #include "models/adapter.h"
 #include "models/block.h"
+#include "models/head_order.h"
 #include "models/load.h"
 #include "ops/ops.h"
 
@@ -35,7 +36,6 @@ static gm_status place_magnitude(gm_scope *s, const gm_adapter_term *t, const gm
         return gm_fail(GM_EUNSUPPORTED, "adapter: %s has a term with magnitudes and another one", t->layer);
     if (!t->magnitude)
         return GM_OK;
-    GM_TRY(adapter_check_magnitude(t));
     to->squares = t->squares;
     to->magnitude = gm_reshape(s, gm_astype(s, t->magnitude, GM_FLOAT32), 2, column);
     to->sum_magnitude = t->sum_magnitude ? gm_reshape(s, t->sum_magnitude, 2, column) : NULL;
@@ -59,7 +59,10 @@ static gm_status place_terms(gm_scope *s, gm_model *copy, const gm_training_batc
             used += (size_t)l->n_terms;
             l->n_terms = 0;
         }
-        const gm_adapter_term *t = &b->terms[i];
+        gm_adapter_term as_model, *const t = &as_model;
+        if (b->terms[i].magnitude)
+            GM_TRY(adapter_check_magnitude(&b->terms[i]));
+        GM_TRY(adapter_as_model(s, copy, &b->terms[i], t));
         gm_low_rank *to = &memory[l->terms - memory + l->n_terms++];
         *to = (gm_low_rank){.a = t->a,
                             .b = t->b,
@@ -103,8 +106,6 @@ static gm_status find_trained(const gm_model *m, const char *name, const gm_name
                       : l && l->weight->ndim != 2            ? "is a stack of experts"
                       : l == &m->embedding && m->config.tied ? "is the embedding and the head at once"
                       : l && l == &m->head                   ? "is the head, whose loss is not the engine's then"
-                      : m->arch->reorders && m->arch->reorders(&m->config, name)
-                          ? "has its value heads in another order in this GGUF file than in others"
                       : l || is_norm(*out) || owner_of(m, (*out)->array) ? NULL
                                                                          : "is neither of a linear layer nor of a norm";
     return why ? gm_fail(GM_EUNSUPPORTED, "training: %s %s, which is not trained whole", name, why) : GM_OK;
@@ -167,7 +168,11 @@ static gm_status place_whole(gm_scope *s, gm_model *copy, const gm_training_batc
         }
         of->weight = gm_astype(s, t->values, GM_FLOAT32);
         of->sum_weight = t->sum;
-        if (!of->weight)
+        for (int axis = 0; axis < 2; axis++) {
+            of->weight = heads_as_model(s, m, t->name, of->weight, axis);
+            of->sum_weight = heads_as_model(s, m, t->name, of->sum_weight, axis);
+        }
+        if (!of->weight || (t->sum && !of->sum_weight))
             return error_code();
     }
     for (size_t i = 0; i < used; i++)

@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "core/device.h"
 #include "core/graph.h"
-#include "models/model.h"
+#include "models/head_order.h"
 #include "ops/ops.h"
 
 gm_status gm_model_weight_name(gm_model *m, int64_t i, const char **name) {
@@ -31,16 +31,20 @@ static gm_array *unpacked_stack(gm_scope *s, gm_array *w) {
     return joined;
 }
 
+static gm_array *values_of(gm_scope *s, const gm_named_weight *w) {
+    if (w->array)
+        return array_own(s, gm_retain(*w->array));
+    return w->linear->weight->ndim == 3 ? unpacked_stack(s, w->linear->weight) : unpacked(s, w->linear->weight);
+}
+
 gm_array *gm_model_weight(gm_scope *s, gm_model *m, const char *name) {
     for (int64_t i = 0; i < m->n_weights; i++) {
-        const gm_named_weight *w = &m->weights[i];
-        if (strcmp(w->name, name) != 0)
+        if (strcmp(m->weights[i].name, name) != 0)
             continue;
-        if (w->array)
-            return array_own(s, gm_retain(*w->array));
-        const gm_linear *l = w->linear;
         const int before = device_enter(0); /* where the weight is */
-        gm_array *found = l->weight->ndim == 3 ? unpacked_stack(s, l->weight) : unpacked(s, l->weight);
+        gm_array *found = values_of(s, &m->weights[i]);
+        for (int axis = 0; axis < 2; axis++)
+            found = heads_as_checkpoint(s, m, name, found, axis);
         device_enter(before);
         return found;
     }

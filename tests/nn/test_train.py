@@ -443,14 +443,18 @@ def test_a_plan_of_distillation(model, student, shared, tmp_path):
                            teacher=os.path.join(shared, "data", "models", "stories260k"))
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_moe", "gpt_oss"])
-def test_adapters_of_other_layers_run_in_peft(name, shared, tmp_path):
+@pytest.mark.parametrize("name, form", [("qwen3_5", "folder"), ("qwen3_5", "gguf"), ("qwen3_moe", "folder"),
+                                        ("gpt_oss", "folder")])
+def test_adapters_of_other_layers_run_in_peft(name, form, shared, tmp_path):
     """Of queries with gates, recurrences and routers: trained here, served here and there."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     peft = pytest.importorskip("peft")
-    path = os.path.join(shared, "data", "models", name)
+    path = trained = os.path.join(shared, "data", "models", name)
+    if form == "gguf":
+        trained = tmp_path / "model.gguf"
+        gomlx.convert(path, trained, "f32", progress=False)
     targets = {"qwen3_5": ["q_proj", "in_proj_qkv", "in_proj_a", "out_proj", "down_proj"]}
-    with gomlx.load(path, activations="float32", kv_dtype="float32") as model:
+    with gomlx.load(trained, activations="float32", kv_dtype="float32") as model:
         config = lora.LoRAConfig(targets=targets.get(name, ["q_proj", "o_proj"]), dropout=0.1)
         run = train(model, steps=3, batch=6, lora=config, learning_rate=1e-2, run=tmp_path / "run").finish()
         assert run.losses[-1] < 0.9 * run.losses[0]
@@ -459,7 +463,7 @@ def test_adapters_of_other_layers_run_in_peft(name, shared, tmp_path):
     other = peft.PeftModel.from_pretrained(other, tmp_path / "run" / "adapter")
     with torch.no_grad():
         want = other(torch.tensor([ids])).logits[0].numpy()
-    with gomlx.load(path, activations="float32", kv_dtype="float32",
+    with gomlx.load(trained, activations="float32", kv_dtype="float32",
                     adapter_path=tmp_path / "run" / "adapter") as model:
         found = np.asarray(model.logits(ids))
     assert np.abs(found - want).max() < 1e-4 * np.abs(want).max()

@@ -49,13 +49,10 @@ def projections(model):
     return sorted(linear_layers(shapes_of(model)))
 
 
-def parameters(model, seed=0, dora=False, recurrent=True):
-    """recurrent: of recurrent layers too, which have none in GGUF files of Qwen 3.5."""
+def parameters(model, seed=0, dora=False):
     rng = np.random.default_rng(seed)
     found = {}
     for name in projections(model):
-        if ".linear_attn." in name and not recurrent:
-            continue
         rows, columns = model.weight(name + ".weight").shape
         found[name] = (mx.array(rng.normal(0, columns ** -0.5, (RANK, columns)).astype(np.float32)),
                        mx.array(rng.normal(0, 0.05, (rows, RANK)).astype(np.float32)))
@@ -507,7 +504,7 @@ def check_beside_torch(path, torch_path, tolerance):
     torch, other = torch_model(torch_path)
     model = exact(path)
     sequences = texts(model.vocab_size, [37, 101, 5])
-    p = parameters(model, recurrent=not path.endswith(".gguf"))
+    p = parameters(model)
     value, grads = mx.value_and_grad(engine_loss(model, sequences))(p)
     again, same = mx.value_and_grad(engine_loss(model, sequences, checkpoints=True))(p)
     assert again.item() == value.item() and bits(same) == bits(grads)
@@ -602,7 +599,7 @@ def test_rounded_activations_of_experts_and_recurrences(name, shared, tmp_path):
     made = str(tmp_path / "model.gguf")
     gomlx.convert(os.path.join(shared, "data", "models", name), made, "q8_0", progress=False)
     model = _gomlx.load_model(made)
-    sequences, p = texts(model.vocab_size), parameters(model, recurrent=False)
+    sequences, p = texts(model.vocab_size), parameters(model)
     _, grads = mx.value_and_grad(engine_loss(model, sequences, int8=True))(p)
     _, same = mx.value_and_grad(engine_loss(model, sequences, int8=True, checkpoints=True))(p)
     _, want = mx.value_and_grad(engine_loss(model, sequences))(p)
@@ -610,18 +607,28 @@ def test_rounded_activations_of_experts_and_recurrences(name, shared, tmp_path):
     assert all(relative(grads[layer][k], want[layer][k]) < 0.2 for layer in p for k in range(2))
 
 
-def test_layers_in_the_order_of_gguf_have_no_terms(shared, tmp_path):
-    """Their value heads are tiled there: what an adapter says of them would be of others."""
-    made = str(tmp_path / "model.gguf")
-    gomlx.convert(os.path.join(shared, "data", "models", "qwen3_5"), made, "q8_0", progress=False)
-    model = exact(made)
-    for name in ("linear_attn.in_proj_z", "linear_attn.out_proj"):
-        layer = f"model.layers.0.{name}"
-        rows, columns = model.weight(layer + ".weight").shape
-        term = (layer, mx.zeros((1, columns)), mx.zeros((rows, 1)), 1.0)
-        for use in (lambda: model.rows([1], [1], terms=[term]), lambda: model.load_adapter("a", [term])):
-            with pytest.raises(NotImplementedError, match=f"value heads of {layer} are in another order"):
-                use()
+@pytest.mark.parametrize("dora", [False, True])
+def test_terms_mean_the_same_in_the_order_of_gguf(dora, shared, tmp_path):
+    """Value heads of Qwen 3.5 are tiled there: terms, their gradients and sums have the order of transformers, and so
+    have the weights that the model shows."""
+    source = os.path.join(shared, "data", "models", "qwen3_5")
+    gomlx.convert(source, tmp_path / "model.gguf", "f32", progress=False)
+    plain, tiled = exact(source), exact(str(tmp_path / "model.gguf"))
+    for name in plain.weight_names():
+        assert relative(tiled.weight(name), plain.weight(name)) < 1e-6, name
+    p, sequences = parameters(plain, dora=dora), texts(plain.vocab_size, [37, 130, 2, 64])
+    value, want = mx.value_and_grad(engine_loss(plain, sequences, reduce=mx.sum))(p)
+    again, found = mx.value_and_grad(engine_loss(tiled, sequences, reduce=mx.sum))(p)
+    assert abs(again.item() - value.item()) < 1e-5 * value.item()
+    assert max(relative(found[layer][i], one) for layer, all in want.items() for i, one in enumerate(all)) < 1e-4
+    _, sums = mx.value_and_grad(engine_loss(tiled, sequences[:2], reduce=mx.sum))(p)
+    _, sums = mx.value_and_grad(engine_loss(tiled, sequences[2:], sums=sums, reduce=mx.sum, checkpoints=True))(p)
+    assert bits(sums) == bits(found)
+    scores = []
+    for model in (plain, tiled):
+        model.load_adapter("a", engine_terms(model, p))
+        scores.append(np.asarray(model.score("hidden", sequences[:1], adapters=[("a", 1.0)])[0]))
+    assert relative(scores[1], scores[0]) < 1e-5 < relative(tiled.score("hidden", sequences[:1])[0], scores[0])
 
 
 def test_embeddings_and_heads_have_no_terms(shared):
