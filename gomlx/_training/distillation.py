@@ -110,11 +110,14 @@ class StoredTeacher:
         except (KeyError, ValueError) as error:
             raise _gomlx.Error(f"{self.path}: no file of lora.save_teacher(): {error}") from None
         self.width = next((shape[1] for _, shape, _, _ in self.tensors.values() if len(shape) == 2), 0)
+        self.seen: set[str] = set()             # keys of rows that were read once, and are read again to be learnt from
 
     def check(self, data: Dataset) -> None:
-        """ValueError where it does not know all rows; gomlx.Error where what it knows of one has another form."""
+        """ValueError where it does not know all rows; gomlx.Error where what it knows of one has another form. What it
+        knows of a row is read for the first check alone."""
         for row in data:
-            self.of(row)
+            if key_of(row.sequences[0]) not in self.seen:
+                self.of(row)
 
     def of(self, row: Row) -> tuple[mx.array, mx.array]:
         """(ids, log probabilities) of a row: [targets, width] both, read from the file, which is not kept in memory."""
@@ -136,6 +139,7 @@ class StoredTeacher:
         if not mx.all(mx.isfinite(logs) & (logs <= MOST_LOG)).item():
             raise _gomlx.Error(f"{self.path}: {row.where} has logs that are none of probabilities, expected finite "
                                "ones up to 0")
+        self.seen.add(key_of(one))
         return ids, logs
 
     def read(self, begin: int, end: int, dtype: mx.Dtype, shape: Sequence[int]) -> mx.array:

@@ -14,7 +14,7 @@ import pytest
 import gomlx
 import gomlx.core as mx
 from gomlx import _gomlx, lora
-from gomlx._training.distillation import key_of
+from gomlx._training.distillation import StoredTeacher, key_of
 from gomlx._training.steps import check_finite
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -265,12 +265,17 @@ def test_files_of_teachers_that_do_not_fit(exact, student, tmp_path):
         lora.save_teacher(exact, ROWS, path)
 
 
-def test_a_file_of_a_teacher_is_not_kept_in_memory(exact, student, tmp_path):
+def test_a_file_of_a_teacher_is_not_kept_in_memory(exact, student, tmp_path, monkeypatch):
     data, path = lora.load_data(ROWS, student), tmp_path / "teacher.safetensors"
     lora.save_teacher(exact, data, path, top=None, progress=False)
     run = train(student, data, loss="distillation", teacher=path, steps=3, batch=2)
     before = [mx.get_active_memory(mx.cpu) for _ in run]
     assert path.stat().st_size > 1 << 20 and max(before) - min(before) < 1 << 18
+    read = []
+    with monkeypatch.context() as patch:        # a row's ids and logs, once for each evaluation
+        patch.setattr(StoredTeacher, "read", lambda *args, whole=StoredTeacher.read: read.append(args) or whole(*args))
+        run.evaluate(data)
+    assert len(read) == 2 * len(data)
     with open(path, "r+b") as file:
         file.truncate(path.stat().st_size - 4)
     with pytest.raises(gomlx.Error, match="it has become shorter"):
