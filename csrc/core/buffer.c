@@ -34,7 +34,8 @@ typedef struct {
     _Atomic size_t active, peak, limit;
     slab *slab; /* of a device: what blocks are cut from now */
     _Atomic int keepers;
-    _Atomic size_t kept_peak; /* of what was active since the first of them */
+    _Atomic size_t kept_peak; /* of what was active since the first of them, */
+    _Atomic size_t kept_from; /* and what was then */
 } pool;
 
 static pool pools[DEVICE_NUMBERS];
@@ -241,12 +242,14 @@ static void trim(pool *p, size_t keep) {
     }
 }
 
-/* How much may be cached now: for those who keep memory, what was active once beside what is, and an eighth of it more:
- * blocks that are taken again are not all of the size that is asked for. */
+/* How much may be cached now: for those who keep memory, what was active once beside what is, and a little more of what
+ * they took: blocks that are taken again are not all of the size that is asked for. */
 static size_t cache_room(const pool *p) {
-    const size_t active = atomic_load(&p->active), most = atomic_load(&p->keepers) ? atomic_load(&p->kept_peak) : 0;
-    const size_t whole = most + most / 8, kept = whole > active ? whole - active : 0;
-    return kept > p->cache_limit ? kept : p->cache_limit;
+    if (!atomic_load(&p->keepers))
+        return p->cache_limit;
+    const size_t from = atomic_load(&p->kept_from), most = atomic_load(&p->kept_peak);
+    const size_t whole = most + (most > from ? most - from : 0) / 32, active = atomic_load(&p->active);
+    return whole > active ? whole - active : 0;
 }
 
 /* What is cached goes where it is more than that. */
@@ -260,10 +263,13 @@ static void trim_to_room(pool *p) {
 }
 
 void gm_keep_memory(bool keep) {
-    if (keep && atomic_fetch_add(&pools->keepers, 1) == 0)
-        atomic_store(&pools->kept_peak, atomic_load(&pools->active));
-    else if (!keep && atomic_fetch_sub(&pools->keepers, 1) == 1)
+    if (keep && atomic_fetch_add(&pools->keepers, 1) == 0) {
+        const size_t active = atomic_load(&pools->active);
+        atomic_store(&pools->kept_from, active);
+        atomic_store(&pools->kept_peak, active);
+    } else if (!keep && atomic_fetch_sub(&pools->keepers, 1) == 1) {
         trim_to_room(pools);
+    }
 }
 
 static gm_buffer *make(buffer_kind kind, void *data, size_t bytes) {

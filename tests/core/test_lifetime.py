@@ -665,6 +665,20 @@ def test_steps_of_one_evaluation_work_in_the_memory_of_one_array():
     assert size <= peak(chain) < 2.5 * size and size <= peak(filled) < 1.5 * size
 
 
+def test_memory_that_is_kept_is_what_was_in_use_at_once():
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    _gomlx.keep_memory(True)
+    try:
+        mx.reset_peak_memory()
+        for i in range(1, 9):                                   # sizes of which none fits the others
+            mx.eval(mx.zeros((i << 20,), mx.float32) + 1)
+        taken = mx.get_peak_memory() - before
+        assert taken >= 32 << 20 and mx.get_cache_memory() <= taken * 17 // 16
+    finally:
+        _gomlx.keep_memory(False)
+
+
 def test_memory_that_is_taken_again_is_kept_as_long_as_it_is_asked_for():
     before = mx.set_cache_limit(1 << 20)
 
