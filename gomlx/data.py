@@ -69,7 +69,7 @@ class _Worker:
             return _plain(row[self._column])
         try:
             return self._template.format_map(row)
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             return ValueError(f"template {self._template!r}: {type(error).__name__}: {error}")
 
     def _each(self, asked, answer):
@@ -246,4 +246,4 @@ class Embed(_Worker):
         found = self._each(asked, lambda texts: self.model.embed(texts, self._pooling, self._normalize).tolist())
         nothing = [float("nan")] * self.model.info["hidden_size"]
         return columns | {"embedding": _numbers([nothing if isinstance(one, Exception) else one for one in found],
-                                                "float32").reshape(len(found), -1), "error": _errors(found)}
+                                                "float32").reshape(len(found), len(nothing)), "error": _errors(found)}

@@ -32,7 +32,7 @@ class Inputs:
         double = next((one for one in self.paths if self.paths.count(one) > 1), None)
         if double is not None:
             raise ValueError(f"{double}: given twice")
-        self._stdin: list[str] | None = None
+        self._kept: dict[str, Any] = {}         # what can be read only once: standard input, pipes
 
     def __iter__(self) -> Iterator[Row]:
         number = 0
@@ -43,10 +43,10 @@ class Inputs:
                 number += 1
 
     def _lines(self, path):
-        if path == "-":
-            if self._stdin is None:
-                self._stdin = list(_decoded(sys.stdin))
-            return ((i, one) for i, one in enumerate(self._stdin, 1) if one.strip())
+        if path == "-" or os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            if path not in self._kept:
+                self._kept[path] = list(_decoded(sys.stdin)) if path == "-" else [raw for _, raw in _binary(path, True)]
+            return ((i, one) for i, one in enumerate(self._kept[path], 1) if one.strip())
         kind = os.path.splitext(path)[1].lower()
         return _csv(path) if kind == ".csv" else _parquet(path) if kind == ".parquet" else _binary(path)
 
@@ -77,9 +77,10 @@ def _decoded(file):
                          f"{error.object[error.start]:#04x}") from None
 
 
-def _binary(path):
+def _binary(path, whole=False):
+    """(number, line) of lines that are not empty, or of all."""
     with open(path, "rb") as file:
-        yield from ((i, line) for i, line in enumerate(file, 1) if line.strip())
+        yield from ((i, line) for i, line in enumerate(file, 1) if whole or line.strip())
 
 
 TEXTS = ("id", "custom_id", "prompt", "text")       # columns of CSV that are never read as JSON
@@ -112,17 +113,22 @@ def _parquet(path):
                 for record in group.to_pylist():
                     line += 1
                     yield line, {name: _without_none(one) for name, one in record.items() if one is not None}
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, NotImplementedError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise ValueError(f"{path}: not a Parquet file: {error}") from None
+        raise ValueError(f"{path}: not a Parquet file that can be read: {error}") from None
 
 
 def _without_none(value):
-    """Structs of a column have all names that any of them has."""
+    """A value as JSON can have it: structs of a column have all names that any of them has, and what JSON has no form
+    for, times and the like, is its text."""
     if isinstance(value, dict):
         return {name: _without_none(one) for name, one in value.items() if one is not None}
-    return [_without_none(one) for one in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_without_none(one) for one in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, (str, bool, int, float)) else str(value)
 
 
 def pyarrow(path: str) -> Any:

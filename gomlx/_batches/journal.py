@@ -32,8 +32,10 @@ class Journal:
         self.failed: set[str] = set()
         self._rows: dict[str, tuple[int, int, str, int]] = {}       # key -> (offset, length, file, line)
         self._added, self._synced = 0, time.monotonic()
-        there = next((one for one in (path, self._part) if os.path.exists(one)), None)
-        if there is not None and not resume and os.path.getsize(there):
+        found = [one for one in (path, self._part) if os.path.exists(one)]
+        full = [one for one in found if os.path.getsize(one)]
+        there = next(iter(full or found), None)         # an empty OUT is in nobody's way
+        if full and not resume:
             raise ValueError(f"{there} exists already: --resume goes on with it")
         self._source = there or self._part
         self._file: BinaryIO = open(self._source, "r+b" if there else "w+b")

@@ -29,6 +29,8 @@ def merge(paths: Sequence[str], out: str) -> int:
     error gives way to one without. ValueError for rows of the same key that differ, for results that are not finished,
     and for parts (out.0-of-3.jsonl) of which some are missing."""
     paths = list(paths)
+    if os.path.exists(out + ".part"):
+        raise ValueError(f"{out}.part: of a batch that is not finished, and would go on with {out}")
     for path in paths:
         if os.path.abspath(path) == os.path.abspath(out):
             raise ValueError(f"{out}: is among the results that it would be made of")
@@ -62,6 +64,9 @@ def _unique(files, places):
     kept: dict[str, Place] = {}
     for one in places:
         other = kept.get(one.key)
+        if other is not None and (one.file, one.line) != (other.file, other.line):
+            raise ValueError(f"{files[one.source].name} and {files[other.source].name}: line {other.line} of "
+                             f"{other.file} and line {one.line} of {one.file} have the same id")
         if other is None or other.failed and not one.failed:
             kept[one.key] = one
         elif other.failed == one.failed and _bytes(files, one) != _bytes(files, other):
@@ -76,7 +81,7 @@ def _bytes(files: Sequence[BinaryIO], place: Place) -> bytes:
 
 
 def _write(files, rows, out):
-    kind, aside = os.path.splitext(out)[1].lower(), out + ".part"
+    kind, aside = os.path.splitext(out)[1].lower(), out + ".merged"
     try:
         if kind == ".csv":
             _write_csv(files, rows, aside)

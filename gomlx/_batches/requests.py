@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from gomlx._batches.inputs import Inputs, Row
 from gomlx._batches.journal import key_of
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
-IGNORED = ("model", "user", "metadata", "store", "service_tier", "encoding_format")     # of a body: no matter here
+IGNORED = ("model", "user", "metadata", "store", "service_tier")     # of a body: no matter here
 
 
 @dataclass
@@ -37,15 +38,16 @@ class Request:
         return {"file": self.file, "line": self.line, "id": self.name}
 
 
-def read(inputs: Inputs, row: Row, wants: str) -> Request:
-    """The request of a row; one that cannot be read has its error. wants: "prompt" or "text"."""
+def read(inputs: Inputs, row: Row, wants: str, urls: Sequence[str]) -> Request:
+    """The request of a row; one that cannot be read has its error. wants: "prompt" or "text"; urls: those of OpenAI's
+    rows that may be asked."""
     made = Request(row.file, row.line)
     try:
         value = inputs.value(row)
         if isinstance(value, dict):
             value = dict(value)
             if "custom_id" in value or "body" in value:
-                _read_openai(made, row, value, wants)
+                _read_openai(made, row, value, wants, urls)
                 return made
             made.name = value.pop("id", None)
         made.asked = _checked({wants: value} if isinstance(value, str) else value, row, wants)
@@ -54,11 +56,11 @@ def read(inputs: Inputs, row: Row, wants: str) -> Request:
     return made
 
 
-def _read_openai(made, row, value, wants):
+def _read_openai(made, row, value, wants, allowed):
     made.name, made.url, body = value.get("custom_id"), value.get("url"), value.get("body")
-    allowed = (EMBEDDINGS,) if wants == "text" else (CHAT, COMPLETIONS)
     if not isinstance(made.url, str) or made.url not in allowed:
-        made.error = f"ValueError: {row.where()}: url: expected {' or '.join(allowed)}, got {made.url!r}"
+        expected = " or ".join(allowed) or "a text: this command has no such rows"
+        made.error = f"ValueError: {row.where()}: url: expected {expected}, got {made.url!r}"
         made.url = ""                           # answered in OpenAI's form all the same
         return
     try:
@@ -73,13 +75,16 @@ def _read_openai(made, row, value, wants):
 def _options(body, row):
     """A body of OpenAI's in gomlx's words."""
     asked = {name: one for name, one in body.items() if name not in IGNORED and one is not None}
-    for name, only in (("n", 1), ("stream", False), ("logprobs", False)):
+    for name, only in (("n", 1), ("stream", False), ("logprobs", False), ("encoding_format", "float")):
         if asked.pop(name, only) != only:
             raise ValueError(f"{row.where()}: {name}: only {only} in a batch, got {body[name]!r}")
     if "max_completion_tokens" in asked:
         asked["max_tokens"] = asked.pop("max_completion_tokens")
     if "input" in asked:
         asked["text"] = asked.pop("input")
+        more = sorted(asked.keys() - {"text"})
+        if more:
+            raise ValueError(f"{row.where()}: {more[0]}: unknown for embeddings")
     return asked
 
 

@@ -50,12 +50,12 @@ def _asked(environment):
         return int(text)
 
     if "SLURM_ARRAY_TASK_ID" in environment:
-        away = number("SLURM_ARRAY_TASK_ID") - number("SLURM_ARRAY_TASK_MIN", "0")
+        index, first = number("SLURM_ARRAY_TASK_ID"), number("SLURM_ARRAY_TASK_MIN", "0")
         step, count = number("SLURM_ARRAY_TASK_STEP", "1") or 1, number("SLURM_ARRAY_TASK_COUNT")
-        if away < 0 or away % step or away // step >= count:
-            raise ValueError(f"--shard: SLURM's array has gaps: task {environment['SLURM_ARRAY_TASK_ID']} of {count}. "
-                             "Expected such as --array=0-9")
-        return away // step, count
+        if first or step != 1 or index >= count:        # some of an array run again: their count is not that of all
+            raise ValueError(f"--shard: SLURM's array is not 0 to its count: task {index} of {count} from {first} on. "
+                             f"Expected such as --array=0-9, or for some of them --shard {index}/N")
+        return index, count
     if "JOB_COMPLETION_INDEX" in environment:
         return number("JOB_COMPLETION_INDEX"), None
     raise ValueError("--shard: auto, but neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX is set")

@@ -1,7 +1,7 @@
 """batch, classify, score, embed and merge: commands for the rows of files."""
 import time
 
-from gomlx._batches import journal, merging
+from gomlx._batches import journal, merging, requests
 from gomlx.cli import options, rows
 from gomlx.cli.output import coloured, print_json, result_json, say
 
@@ -60,7 +60,8 @@ def batch(args):
     deadline = None if args.timeout is None else time.monotonic() + args.timeout
     common.pop("timeout", None)
     of_all = common.pop("seed") or 0
-    run, counted = rows.Run(args, "prompt", "json", show), {"prompts": 0, "generated_tokens": 0, "seconds": 0.0}
+    run = rows.Run(args, "prompt", "json", (requests.CHAT, requests.COMPLETIONS), show)
+    counted = {"prompts": 0, "generated_tokens": 0, "seconds": 0.0}
 
     def compute(model, part, report):
         yield from generated(run, model, part, report, common, of_all, deadline, counted)
@@ -120,8 +121,8 @@ def texts(args):
     return found
 
 
-def into_rows(args, fields):
-    """Writes a row for each text. fields: of a model and texts, the fields of each."""
+def into_rows(args, fields, urls=()):
+    """Writes a row for each text. fields: of a model and texts, the fields of each; urls: of OpenAI's rows."""
     def compute(model, part, report):
         try:
             made = fields(model, [one.asked["text"] for one in part])
@@ -137,7 +138,7 @@ def into_rows(args, fields):
         if report:
             report(len(part))
 
-    return rows.Run(args, "text", "text").over(compute, 64)
+    return rows.Run(args, "text", "text", urls).over(compute, 64)
 
 
 def classify(args):
@@ -188,7 +189,8 @@ def embed(args):
     if args.output is not None:
         return into_rows(args, lambda model, found: [
             {"embedding": vector, "prompt_tokens": len(model.tokenizer.encode_prompt(text))} for text, vector in
-            zip(found, model.embed(found, pooling=args.pooling, normalize=args.normalize).tolist(), strict=True)])
+            zip(found, model.embed(found, pooling=args.pooling, normalize=args.normalize).tolist(), strict=True)],
+            (requests.EMBEDDINGS,))
     found = texts(args)
     with options.load(args) as model:
         vectors = model.embed(found, pooling=args.pooling, normalize=args.normalize).tolist()

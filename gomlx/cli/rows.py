@@ -41,10 +41,11 @@ class Printed:
 
 
 class Run:
-    """The rows of a command that are asked, and where their results go. show: of a row, where there is no -o."""
+    """The rows of a command that are asked, and where their results go. urls: of OpenAI's rows; show: of a row, where
+    there is no -o."""
 
-    def __init__(self, args, wants, lines_are, show=None):
-        self.args, self._wants = args, wants
+    def __init__(self, args, wants, lines_are, urls=(), show=None):
+        self.args, self._wants, self._urls = args, wants, urls
         self.shard = shards.parse(args.shard)
         self._inputs = Inputs(args.file, self.shard, lines_are)
         for name in ("resume", "retry_errors"):
@@ -62,7 +63,7 @@ class Run:
 
     def requests(self):
         """Of all rows, read again each time."""
-        return (requests.read(self._inputs, row, self._wants) for row in self._inputs)
+        return (requests.read(self._inputs, row, self._wants, self._urls) for row in self._inputs)
 
     def _survey(self):
         """{key: (file, line)} of all rows."""
@@ -117,7 +118,8 @@ class Run:
     def _add_all(self, results):
         for request, made, calls in results:
             self.out.add(requests.answer(request, made, calls))
-            if self.args.max_errors is not None and len(self.out.failed) > self.args.max_errors:
+            if made["error"] is not None and self.args.max_errors is not None and \
+                    len(self.out.failed) > self.args.max_errors:
                 raise ValueError(f"more than {self.args.max_errors} rows failed, the last is line {request.line} of "
                                  f"{request.file}: {made['error']}")
 
@@ -126,7 +128,8 @@ class Run:
         if self.late:
             say(f"{self.late} rows were not finished in time: --resume goes on with them")
         elif self.args.output is not None:
-            self.out.finish(self.known)
+            if not self.out.finish(self.known):
+                raise ValueError(f"{self.args.output}: rows of the inputs have no result: they changed meanwhile")
             failed = sum(self.out.found(key, *place) in self.out.failed for key, place in self.known.items())
         if failed:
             say(f"{failed} failed" if self.args.output is None else f"{failed} rows have an error: --resume "

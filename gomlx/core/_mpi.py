@@ -12,7 +12,7 @@ from gomlx.core import _watch
 from gomlx.core._collectives import MOST, Link
 
 RECORD = 1024           # bytes of what a rank says at first
-SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")       # launchers tell how many they started
+SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")       # launchers tell how many they started
 
 
 class Messages:

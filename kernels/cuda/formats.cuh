@@ -171,15 +171,10 @@ template <class BLOCK> struct block_row<BLOCK, 1> {
             out[j] = value_of(blocks[i + j], 0);
     }
 };
-/* MLX's of mode affine. A value that is read by itself is a product and a sum, each rounded to the type of the scales;
- * products multiply what it was before. */
-template <int BITS, bool ROUNDED> struct affine_row {
+/* MLX's of mode affine, in float32. */
+template <int BITS> struct affine_row {
     const uint8_t *row;
     int group, bytes, type;
-    METHOD float value(float q, float scale, float bias) const {
-        if (!ROUNDED) return fmaf(q, scale, bias);
-        return round_float(round_float(scale * q, type) + bias, type);
-    }
     METHOD float number(const uint8_t *p) const {
         return type == GM_T_F32   ? float_of_bits(four_bytes(p))
                : type == GM_T_F16 ? half_at(p)
@@ -193,12 +188,12 @@ template <int BITS, bool ROUNDED> struct affine_row {
         UNROLL for (int j = 0; j < BITS; j++)
             eight |= (uint64_t)fields[j] << 8 * j;
         UNROLL for (int j = 0; j < 8; j++)
-            out[j] = value((float)(eight >> BITS * j & ((1u << BITS) - 1)), scale, bias);
+            out[j] = scale * (float)(eight >> BITS * j & ((1u << BITS) - 1)) + bias;
     }
 };
 
 /* use(row) with what reads the row, which lies at `p`, of a format. */
-template <bool ROUNDED, class F> DEVICE void with_row(const cuda_format &f, const uint8_t *p, F use) {
+template <class F> DEVICE void with_row(const cuda_format &f, const uint8_t *p, F use) {
     switch (f.format) {
 #define QUANT(name, text, values, bytes, gguf, doc)                                                                    \
     case GM_QUANT_##name: return use(block_row<block_##name, values>{reinterpret_cast<const block_##name *>(p)});
@@ -208,12 +203,12 @@ template <bool ROUNDED, class F> DEVICE void with_row(const cuda_format &f, cons
     default: break;
     }
     switch (f.bits) {
-    case 2: return use(affine_row<2, ROUNDED>{p, f.values, f.bytes, f.scale_type});
-    case 3: return use(affine_row<3, ROUNDED>{p, f.values, f.bytes, f.scale_type});
-    case 4: return use(affine_row<4, ROUNDED>{p, f.values, f.bytes, f.scale_type});
-    case 5: return use(affine_row<5, ROUNDED>{p, f.values, f.bytes, f.scale_type});
-    case 6: return use(affine_row<6, ROUNDED>{p, f.values, f.bytes, f.scale_type});
-    default: return use(affine_row<8, ROUNDED>{p, f.values, f.bytes, f.scale_type});
+    case 2: return use(affine_row<2>{p, f.values, f.bytes, f.scale_type});
+    case 3: return use(affine_row<3>{p, f.values, f.bytes, f.scale_type});
+    case 4: return use(affine_row<4>{p, f.values, f.bytes, f.scale_type});
+    case 5: return use(affine_row<5>{p, f.values, f.bytes, f.scale_type});
+    case 6: return use(affine_row<6>{p, f.values, f.bytes, f.scale_type});
+    default: return use(affine_row<8>{p, f.values, f.bytes, f.scale_type});
     }
 }
 #endif

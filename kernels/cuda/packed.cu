@@ -45,7 +45,7 @@ KERNEL(gm_rows_out, cuda_rows_out_args, CUDA_THREADS) {
         for (int64_t j = first; j < a.k; j++) out[j - first] = load_float(p, j, a.format.scale_type) * a.scale;
         return;
     }
-    with_row<true>(a.format, p, [&](const auto &values) {
+    with_row(a.format, p, [&](const auto &values) {
         float eight[8];
         values.eight(first, eight);
         UNROLL for (int j = 0; j < 8; j++)
@@ -94,7 +94,7 @@ DEVICE_CALL token_sums multiply_row(const cuda_packed_args &a, const cuda_matrix
     const uint8_t *p = (const uint8_t *)w.data + row * (a.k / w.format.values * w.format.bytes);
     const int lane = thread_index() % WARP;
     token_sums sums = {};
-    with_row<false>(w.format, p, [&](const auto &values) { add_row<TYPE>(a, values, token, lane, &sums); });
+    with_row(w.format, p, [&](const auto &values) { add_row<TYPE>(a, values, token, lane, &sums); });
     add_rest<TYPE>(a, p, w.format.scale_type, token, lane, &sums);
     UNROLL for (int t = 0; t < CUDA_TOKENS; t++) UNROLL
         for (int step = WARP / 2; step > 0; step /= 2) sums.of[t] += lane_xor(sums.of[t], step);

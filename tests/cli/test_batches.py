@@ -3,9 +3,11 @@ import contextlib
 import csv
 import json
 import os
+import pathlib
 import random
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -194,13 +196,16 @@ def test_most_errors(tmp_path, capsys):
 @pytest.mark.parametrize("text, environment, want", [
     (None, {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "5"}, (0, 1)), ("2/5", {}, (2, 5)),
     ("auto", {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "5"}, (3, 5)),
-    ("auto", {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_COUNT": "5", "SLURM_ARRAY_TASK_MIN": "1"}, (4, 5)),
+    ("auto", {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_COUNT": "5", "SLURM_ARRAY_TASK_MIN": "1"},
+     "task 5 of 5 from 1 on"),
+    ("auto", {"SLURM_ARRAY_TASK_ID": "17", "SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_MIN": "17"},
+     "task 17 of 1 from 17 on"),
     ("auto/3", {"JOB_COMPLETION_INDEX": "2"}, (2, 3)),
     ("auto", {"JOB_COMPLETION_INDEX": "2"}, "expected auto/N"), ("auto", {}, "neither"), ("5/5", {}, "0 to N - 1"),
     ("0/0", {}, "0 to N - 1"), ("3", {}, "expected I/N"), ("-1/3", {}, "expected I/N"),
     ("auto/2", {"JOB_COMPLETION_INDEX": "x"}, "expected a number"),
     ("auto/4", {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "5"}, "has 5 tasks"),
-    ("auto", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "5"}, "gaps")])
+    ("auto", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "5"}, "task 9 of 5")])
 def test_which_shard(text, environment, want):
     if isinstance(want, tuple):
         assert shards.parse(text, environment) == want
@@ -337,3 +342,44 @@ def test_rows_of_texts(tmp_path, capsys, command):
     run(capsys, *command, plain, "-o", tmp_path / "plain.jsonl")
     for row, was in zip(rows_of(tmp_path / "plain.jsonl"), rows, strict=False):
         assert row == was | {"file": str(plain)}
+
+
+# ---- what must not get lost ----
+def test_pipes_are_read_once(tmp_path):
+    fifo, out = str(tmp_path / "fifo"), str(tmp_path / "o.jsonl")
+    os.mkfifo(fifo)
+    feeder = threading.Thread(target=lambda: pathlib.Path(fifo).write_text('{"prompt": "Once"}\n{"prompt": "A"}\n'))
+    feeder.start()
+    assert cli.main(["batch", fifo, "-o", out, "-n", "2"]) == 0
+    feeder.join()
+    assert len(pathlib.Path(out).read_text().splitlines()) == 2
+
+
+def test_merge_leaves_an_unfinished_batch_alone(tmp_path, capsys):
+    part = tmp_path / "out.jsonl.part"
+    part.write_text("what is there\n")
+    done = tmp_path / "a.jsonl"
+    done.write_text('{"file": "x", "line": 1, "id": null, "error": null}\n')
+    assert cli.main(["merge", str(done), "-o", str(tmp_path / "out.jsonl")]) != 0
+    assert "of a batch that is not finished" in capsys.readouterr().err and part.read_text() == "what is there\n"
+
+
+def test_an_empty_output_is_in_nobody_s_way(tmp_path):
+    rows = tmp_path / "p.jsonl"
+    rows.write_text('{"prompt": "Once"}\n')
+    out = tmp_path / "o.jsonl"
+    part = tmp_path / "o.jsonl.part"
+    assert cli.main(["batch", str(rows), "-o", str(out), "-n", "2"]) == 0
+    whole = out.read_bytes()
+    os.rename(out, part)
+    out.touch()
+    assert cli.main(["batch", str(rows), "-o", str(out), "-n", "2", "--resume"]) == 0
+    assert out.read_bytes() == whole and not part.exists()
+
+
+def test_merge_knows_ids_that_are_there_twice(tmp_path, capsys):
+    for i, error in enumerate(("null", '"ValueError: x"')):
+        (tmp_path / f"{i}.jsonl").write_text(f'{{"file": "x", "line": {i + 1}, "id": "a", "error": {error}}}\n')
+    names = [str(tmp_path / name) for name in ("0.jsonl", "1.jsonl", "o.jsonl")]
+    assert cli.main(["merge", *names[:2], "-o", names[2]]) != 0
+    assert "line 1 of x and line 2 of x have the same id" in capsys.readouterr().err

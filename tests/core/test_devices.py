@@ -1,4 +1,5 @@
 """Devices, streams, memory limits, and what stands for hardware and processes that are not there."""
+import importlib.util
 import subprocess
 import sys
 import threading
@@ -133,7 +134,7 @@ def test_metal_and_cuda_are_not_there():
 def test_a_group_of_one():
     group = mx.distributed.init()
     assert group.rank() == 0 and group.size() == 1 and isinstance(group, mx.distributed.Group)
-    assert not mx.distributed.is_available("mpi")
+    assert mx.distributed.is_available("mpi") == (importlib.util.find_spec("mpi4py") is not None)
     x = mx.array([1, 2])
     for function in ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter"):
         assert getattr(mx.distributed, function)(x, group=group, stream=mx.cpu).tolist() == [1, 2]
