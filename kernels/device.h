@@ -28,7 +28,6 @@ typedef struct {
     size_t memory, free;   /* bytes of the card, and what nobody has taken now */
     char driver[64];       /* its version */
     char kernels[256];     /* where its kernels come from, and for which architectures they are */
-    int ordinal;           /* its number among the driver's, by which other libraries of the process know it */
 } gm_device_facts;
 
 #define DEVICE_WHY 512 /* bytes of a reason */
@@ -39,6 +38,8 @@ typedef struct {
     const gm_contracts *contracts;
     /* How many there are; 0 with the reason. It opens no device. */
     int (*count)(char why[DEVICE_WHY]);
+    /* The number among the driver's by which other libraries of the process know it. It opens no device. */
+    int (*ordinal)(int index);
     gm_device_result (*open)(int index, gm_device_state **out, char why[DEVICE_WHY]);
     void (*facts)(const gm_device_state *d, gm_device_facts *out);
     /* Which libraries of others it uses, or why it has none; it looks for them. */

@@ -336,13 +336,7 @@ gm_status gm_device_describe(int number, gm_device_info *out) {
     return GM_OK;
 }
 
-int gm_device_ordinal(int number) {
-    const device *d = device_get(number);
-    gm_device_facts facts = {.ordinal = -1};
-    if (d && d->calls)
-        d->calls->facts(d->state, &facts);
-    return facts.ordinal;
-}
+int gm_device_ordinal(int number) { return number >= 1 && number <= count() ? devices.calls->ordinal(number - 1) : -1; }
 
 gm_status gm_device_settle(int number) {
     const device *d = device_get(number);

@@ -53,6 +53,8 @@ static int cuda_count(char why[DEVICE_WHY]) {
     return 0;
 }
 
+static int cuda_ordinal(int index) { return found.devices[index]; }
+
 static void close_context(gm_device_state *d) {
     for (int i = 0; i < MARKS && d->events[i]; i++) d->driver->event_destroy(d->events[i]);
     if (d->stream) d->driver->stream_destroy(d->stream);
@@ -113,7 +115,6 @@ static void cuda_facts(const gm_device_state *d, gm_device_facts *out) {
     int version = 0;
     size_t total = 0;
     memset(out, 0, sizeof *out);
-    out->ordinal = found.devices[d->index];
     d->driver->device_name(out->name, sizeof out->name, d->device);
     snprintf(out->architecture, sizeof out->architecture, "sm_%d%d", d->major, d->minor);
     d->driver->device_memory(&out->memory, d->device);
@@ -230,6 +231,7 @@ const gm_device_calls device_cuda = {
     .kind = "cuda",
     .contracts = &contracts_cuda,
     .count = cuda_count,
+    .ordinal = cuda_ordinal,
     .open = cuda_open,
     .facts = cuda_facts,
     .libraries = blaslt_says,

@@ -2,8 +2,8 @@
  * that faults when the host touches it. GOMLX_DEVICE_LIBRARY names it (tests/support/fake_device.py builds it).
  *
  * What is asked for runs when somebody waits for it, as late as possible, so that a wait that is missing shows. With
- * GOMLX_FAKE_DEVICE=now it runs at once, with =slow it takes its time to be found. GOMLX_FAKE_LACKS names a contract
- * that it has not.
+ * GOMLX_FAKE_DEVICE=now it runs at once, with =slow it takes its time to be found, with =none there is none, with
+ * =broken none can be opened, with "broken 0" the first cannot. GOMLX_FAKE_LACKS names a contract that it has not.
  *
  * fake_fail("alloc", 3) makes the third allocation from now on fail, -3 that and all after it; "copy", "launch",
  * "wait", "pinned" and "lose", the call of any kind after which the device is lost, likewise. fake_count gives the
@@ -198,9 +198,12 @@ static int count_devices(char why[DEVICE_WHY]) {
     return DEVICES;
 }
 
+static int ordinal_of(int index) { return index; }
+
 static gm_device_result open_device(int index, gm_device_state **out, char why[DEVICE_WHY]) {
     const char *text = getenv("GOMLX_FAKE_DEVICE");
-    if ((text && strcmp(text, "broken") == 0) || !reserve(&states[index])) {
+    if ((text && (strcmp(text, "broken") == 0 || (index == 0 && strcmp(text, "broken 0") == 0))) ||
+        !reserve(&states[index])) {
         snprintf(why, DEVICE_WHY, "the fake device is broken");
         return DEVICE_FAILED;
     }
@@ -215,8 +218,7 @@ static void facts(const gm_device_state *d, gm_device_facts *out) {
                              .memory = MEMORY,
                              .free = MEMORY - d->used,
                              .driver = "1.0",
-                             .kernels = "the processor's",
-                             .ordinal = (int)(d - states)};
+                             .kernels = "the processor's"};
 }
 
 static gm_device_result allocate(gm_device_state *d, size_t bytes, void **out) {
@@ -431,6 +433,7 @@ static void lack(const char *name) {
 EXPORT const gm_device_calls gomlx_device = {.kind = "fake",
                                              .contracts = &contracts,
                                              .count = count_devices,
+                                             .ordinal = ordinal_of,
                                              .open = open_device,
                                              .facts = facts,
                                              .libraries = libraries,

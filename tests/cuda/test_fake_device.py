@@ -111,6 +111,15 @@ def test_a_broken_device(run):
     """, GOMLX_FAKE_DEVICE="broken")
 
 
+def test_a_tensor_of_one_device_opens_no_other(run):
+    run("""
+        x = mx.arange(3) + 1
+        assert x.__dlpack_device__() == (2, 1)
+        assert mx.from_dlpack(x, copy=False).tolist() == mx.from_dlpack(x).tolist() == [1, 2, 3]
+        assert "gpu 0 cannot be used" in fails(lambda: mx.arange(3, stream=mx.Device(mx.gpu, 0)), gomlx.Error)
+    """, GOMLX_FAKE_DEVICE="broken 0", GOMLX_DEVICE="cuda:1")
+
+
 @pytest.mark.parametrize("state, said", [
     ("", "Fake device"), ("broken", "gpu 0 cannot be used: the fake device is broken"),
     ("none", "the fake device is switched off; switch it on")])

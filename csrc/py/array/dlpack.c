@@ -91,9 +91,9 @@ static void capsule_destroy(PyObject *capsule) {
 
 /* Where an evaluated array is, in DLPack's terms. */
 static bool device_of(module_state *state, const gm_array *node, dl_device *out) {
-    const int number = gm_array_device(node), ordinal = number ? gm_device_ordinal(number) : 0;
-    *out = (dl_device){number ? DL_CUDA : DL_CPU, ordinal};
-    return ordinal >= 0 || (raise_gm(state), false);
+    const int number = gm_array_device(node);
+    *out = (dl_device){number ? DL_CUDA : DL_CPU, number ? gm_device_ordinal(number) : 0};
+    return !number || gm_device_open(number) == GM_OK || (raise_gm(state), false); /* it may be lost */
 }
 
 static void fill_tensor(dl_tensor *tensor, export *e, dl_device device) {
@@ -333,13 +333,9 @@ static int device_number(module_state *state, dl_device device) {
     if (device.device_type == DL_CPU || device.device_type == DL_CUDA_HOST)
         return 0;
     const int count = device.device_type == DL_CUDA ? gm_device_count(&why) : 0;
-    for (int number = 1; number <= count; number++) {
-        const int ordinal = gm_device_ordinal(number);
-        if (ordinal < 0)
-            return raise_gm(state), -1;
-        if (ordinal == device.device_id)
+    for (int number = 1; number <= count; number++)
+        if (gm_device_ordinal(number) == device.device_id)
             return settled(state, number) ? number : -1;
-    }
     if (device.device_type != DL_CUDA)
         PyErr_Format(PyExc_ValueError, "from_dlpack: the tensor is on device type %d, neither on the CPU nor on CUDA",
                      device.device_type);
