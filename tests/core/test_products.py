@@ -78,29 +78,45 @@ def test_products_of_chosen_matrices():
     close(mx.block_masked_mm(mx.array(p), mx.array(q), 32, mx.array(mask)), np.where(full, p @ q, 0))
 
 
+def exact(a):
+    """Its values as float64, which a GPU has not."""
+    return np.array(a if a.dtype == mx.float64 else a.astype(mx.float32)).astype("f8")
+
+
+def chosen_matrices(rows, dtype):
+    """Forty to choose from, and five to multiply them by."""
+    return [mx.array(v).astype(getattr(mx, dtype)) for v in (f32(40, rows, 70), f32(5, 70, 45, seed=1))]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("rows", [1, 3, 50])
+def test_chosen_matrices_have_the_bits_of_each_alone(rows, dtype):
+    a, b = chosen_matrices(rows, dtype)
+    r = np.random.default_rng(2)
+    for rhs in (np.sort(r.integers(0, 5, 40)), r.integers(0, 5, 40), np.zeros(40, int)):
+        got = mx.gather_mm(a, b, None, mx.array(rhs))
+        for i in (0, 17, 39):
+            assert mx.array_equal(a[i] @ b[int(rhs[i])], got[i]).item()
+
+
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 2e-3), ("bfloat16", 1e-2),
                                               ("float64", 1e-13)])
 @pytest.mark.parametrize("rows", [1, 3, 50])
 def test_chosen_matrices_where_they_lie(rows, dtype, tolerance):
-    """Against NumPy, and the bits of each product alone: by runs of one matrix or not, transposed, of strided
-    stacks."""
-    a, b = f32(40, rows, 70), f32(5, 70, 45, seed=1)
-    a, b = (mx.array(v).astype(getattr(mx, dtype)) for v in (a, b))
-    x, y = (np.array(v.astype(mx.float64)) for v in (a, b))
+    """Against NumPy: by runs of one matrix or not, transposed, of strided stacks."""
+    a, b = chosen_matrices(rows, dtype)
+    x, y = exact(a), exact(b)
     flipped = mx.contiguous(b.swapaxes(1, 2)).swapaxes(1, 2)
     r = np.random.default_rng(2)
     for rhs in (np.sort(r.integers(0, 5, 40)), r.integers(0, 5, 40), np.zeros(40, int)):
         got = mx.gather_mm(a, b, None, mx.array(rhs))
-        close(got.astype(mx.float64), x @ y[rhs], tolerance)
+        close(exact(got), x @ y[rhs], tolerance)
         for w in (flipped, mx.stack([b, b])[1]):
             assert mx.array_equal(mx.gather_mm(a, w, None, mx.array(rhs.astype(np.uint32)), sorted_indices=True),
                                   got).item()
-        for i in (0, 17, 39):
-            assert mx.array_equal(a[i] @ b[int(rhs[i])], got[i]).item()
     lhs, rhs = r.integers(0, 40, (4, 1)), r.integers(0, 5, (3,))
-    close(mx.gather_mm(a, b, mx.array(lhs), mx.array(rhs)).astype(mx.float64), x[lhs] @ y[rhs], tolerance)
-    close(mx.gather_mm(a[::2], b[::-1], mx.array(lhs // 2), mx.array(rhs)).astype(mx.float64),
-          x[::2][lhs // 2] @ y[::-1][rhs],
+    close(exact(mx.gather_mm(a, b, mx.array(lhs), mx.array(rhs))), x[lhs] @ y[rhs], tolerance)
+    close(exact(mx.gather_mm(a[::2], b[::-1], mx.array(lhs // 2), mx.array(rhs))), x[::2][lhs // 2] @ y[::-1][rhs],
           tolerance)
 
 

@@ -40,13 +40,14 @@ DIFFERENT = [
     ("models/test_packing.py::test_the_second_pass_takes_the_memory_and_closes_the_file*", MODELS),
 ]
 
-# Those of matrices that are of the same values in other shapes or layouts, where another library makes them.
+# Those of matrices that are of the same values in other shapes or layouts, where another library makes them: tests of
+# bits alone, of the types that it takes. What the values are, other tests say, and these are not excused.
 BITS = "products that cuBLASLt makes have bits that follow from the shape and from how operands lie"
 OF_LIBRARY = [
-    ("core/test_matmul.py::test_rows_columns_and_batches_do_not_change_bits*", BITS),
-    ("core/test_matmul.py::test_matrix_times_vector*", BITS),
-    ("core/test_matmul.py::test_threads_do_not_change_bits*", BITS),
-    ("core/test_products.py::test_chosen_matrices_where_they_lie*", BITS),
+    ("core/test_matmul.py::test_rows_columns_and_batches_do_not_change_bits[*float*]", BITS),
+    ("core/test_matmul.py::test_rows_batches_and_layouts_do_not_change_bits_with_a_vector[*float*]", BITS),
+    ("core/test_matmul.py::test_threads_do_not_change_bits[*float*]", BITS),
+    ("core/test_products.py::test_chosen_matrices_have_the_bits_of_each_alone*", BITS),
 ]
 
 # These cannot run at all, or not in reasonable time.
