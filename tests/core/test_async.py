@@ -60,7 +60,7 @@ def test_jobs_with_large_arrays_are_not_held_together():
     for i in range(40):
         mx.async_eval(mx.full((1 << 20,), i, dtype=mx.float32) * 2)
     mx.synchronize()
-    assert mx.get_peak_memory() - before < 80 << 20         # of 160 MiB: how many are on their way follows from the host
+    assert mx.get_peak_memory() - before < 80 << 20     # of 160 MiB: the host decides how many wait
     assert mx.get_active_memory() - before < 8 << 20
 
 

@@ -211,7 +211,8 @@ static void check_take(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory()) {
         static const int index_types[] = {GM_T_I32, GM_T_U32, GM_T_I64, GM_T_U64};
         const int type = random_type(true), index_type = index_types[below(4)];
-        const int64_t lead = 1 + below(3), size = 1 + below(40), run = 1 + below(70), count = 1 + below(60);
+        const int64_t lead = 1 + below(3), size = 1 + below(40), run = c % 4 == 3 ? 500 + below(900) : 1 + below(70);
+        const int64_t count = 1 + below(60);
         const bool by_element = below(3) == 0, shared_index = below(2);
         gm_index_fault *words = fault_words();
         const int64_t index_lead = shared_index ? 0 : by_element ? count * run : count;
