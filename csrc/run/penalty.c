@@ -81,17 +81,23 @@ void penalty_apply(gm_sampler *s) {
     candidates_changed(&s->candidates);
 }
 
-/* ---- bad words ---- */
+/* ---- what is forbidden ---- */
+void penalty_forbid(gm_sampler *s, int32_t id) {
+    float *logit = candidates_at(&s->candidates, id);
+    if (logit)
+        *logit = -INFINITY;
+}
+
 void penalty_ban(gm_sampler *s) {
     const gm_sampling *o = &s->options;
     for (size_t i = 0; i < o->n_suppressed; i++)
-        sampler_forbid(s, o->suppressed[i]);
+        penalty_forbid(s, o->suppressed[i]);
     const int32_t *word = o->bad_words.ids;
     for (size_t i = 0; i < o->bad_words.n; word += o->bad_words.lengths[i++]) {
         int64_t before = (int64_t)o->bad_words.lengths[i] - 1;
         if (before == 0 || (before <= s->n_history &&
                             memcmp(word, s->history + s->n_history - before, (size_t)before * sizeof *word) == 0))
-            sampler_forbid(s, word[before]);
+            penalty_forbid(s, word[before]);
     }
 }
 

@@ -250,12 +250,6 @@ static double uniform(uint64_t seed, uint64_t step) {
     return (double)(x >> 11) * 0x1p-53;
 }
 
-void sampler_forbid(gm_sampler *s, int32_t id) {
-    float *logit = candidates_at(&s->candidates, id);
-    if (logit)
-        *logit = -INFINITY;
-}
-
 /* What is allowed, biases, and what is forbidden. */
 static gm_status adjust(gm_sampler *s, const sample_limits *limits) {
     const gm_sampling *o = &s->options;
@@ -271,7 +265,7 @@ static gm_status adjust(gm_sampler *s, const sample_limits *limits) {
     }
     penalty_ban(s);
     for (size_t i = 0; i < limits->n_forbidden; i++)
-        sampler_forbid(s, limits->forbidden[i]);
+        penalty_forbid(s, limits->forbidden[i]);
     candidates_changed(&s->candidates);
     return GM_OK;
 }

@@ -48,7 +48,6 @@ gm_status sampler_draw(gm_sampler *s, const float *logits, uint64_t step, const 
 /* The k ids with the greatest logits, ties to the lowest id, best first, and their logarithms of probability. */
 void sampler_likeliest(const float *logits, int64_t vocab, float logsumexp, gm_logprob *top, int32_t k);
 
-void sampler_forbid(gm_sampler *s, int32_t id); /* in a draw: its logit is -inf */
 /* ---- filter.c: which candidates stay ---- */
 void filter_temperature(gm_sampler *s);
 void filter_top_k(gm_sampler *s);
@@ -64,5 +63,6 @@ gm_status penalty_reserve(gm_sampler *s);                       /* memory for th
 void penalty_accept(gm_sampler *s, int64_t first, bool prompt); /* history from first on is new */
 void penalty_apply(gm_sampler *s);
 gm_status penalty_dry(gm_sampler *s);
-void penalty_ban(gm_sampler *s); /* bad words and suppressed ids: -inf */
+void penalty_forbid(gm_sampler *s, int32_t id); /* in a draw: its logit is -inf */
+void penalty_ban(gm_sampler *s);                /* bad words and suppressed ids: -inf */
 #endif

@@ -30,7 +30,7 @@ def add(commands):
     rows.add_options(made, "a text a line")
     made.add_argument("--pooling", choices=("last", "mean", "cls"), help="(default: as the model states)")
     made.add_argument("--normalize", action="store_true", default=None, help="to length 1")
-    made = commands.add("merge", merge, "Put the results of several shards into one file.",
+    made = commands.add("merge", merge, "Put the results of several shards into one file.", options.json,
                         examples=["gomlx merge answers.*-of-3.jsonl -o answers.jsonl",
                                   "gomlx merge answers.jsonl -o answers.parquet"])
     made.add_argument("file", nargs="+", metavar="OUT.jsonl", help="what batch, classify, score or embed wrote with -o")
@@ -203,5 +203,9 @@ def embed(args):
 
 
 def merge(args):
-    say(f"{merging.merge(args.file, args.output)} rows")
+    count = merging.merge(args.file, args.output)
+    if args.json:
+        print_json({"output": args.output, "rows": count})
+    else:
+        say(f"{count} rows")
     return 0

@@ -21,28 +21,37 @@ class Watch:
         self.failures: dict[int, tuple[str, float]] = {}
         self._lock = threading.Lock()
         self._peers: dict[int, socket.socket] = {}
+        self._open: set[int] = set()            # peers whose connection has not ended
+        self._telling = 0                       # news that is known here and not yet told on
 
-    def note(self, rank: int, cause: str) -> bool:
-        """Whether it is news."""
+    def note(self, rank: int, cause: str, tell: bool = False) -> None:
+        """Remembers what is heard of a rank first. tell: and tells the other peers."""
         with self._lock:
             if rank in self.failures:
-                return False
+                return
             self.failures[rank] = cause, time.monotonic()
-            return True
+            self._telling += tell
+        if tell:
+            self._tell(rank, cause)
+            with self._lock:
+                self._telling -= 1
 
     def report(self, rank: int, cause: str) -> None:
         """This rank tells the others that it has failed."""
-        if self.note(rank, cause):
-            self._tell(rank, cause)
+        self.note(rank, cause, True)
 
     def is_over(self, rank: int, size: int) -> bool:
-        """Whether nothing more is to be heard of the others: all have ended, or one has failed."""
+        """Whether nothing more is to be heard of the others: all have ended, or one has failed. Nor is there anything
+        to tell them: MPI's end may hold the GIL until they are at theirs."""
         with self._lock:
+            if self._telling:
+                return False
             others = [self.failures[one][0] for one in range(size) if one != rank and one in self.failures]
         return len(others) == size - 1 or any(one != LEFT for one in others)
 
     def peers(self) -> int:
-        return len(self._peers)
+        """How many connections there are."""
+        return len(self._open)
 
     def all_left(self) -> bool:
         """Whether nobody has failed."""
@@ -63,12 +72,11 @@ class Watch:
             with peer.makefile("rb") as lines:
                 for line in iter(lambda: lines.readline(MOST), b""):
                     said = json.loads(line)
-                    if self.note(said["rank"], said["cause"]) and others:
-                        self._tell(said["rank"], said["cause"])
+                    self.note(said["rank"], said["cause"], others)
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        if self.note(rank, ENDED) and others:
-            self._tell(rank, ENDED)
+        self.note(rank, ENDED, others)
+        self._open.discard(rank)
 
     def _follow(self, peer, rank, others):
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -76,6 +84,7 @@ class Watch:
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._peers[rank] = peer
+        self._open.add(rank)
         threading.Thread(target=self._read, args=(peer, rank, others), daemon=True, name="gomlx watch").start()
 
 

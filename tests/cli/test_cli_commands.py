@@ -203,8 +203,8 @@ def test_options_mean_the_same_everywhere():
         for action in one._actions:
             for flag in action.option_strings:
                 meanings.setdefault(flag, {}).setdefault((action.dest, action.nargs, action.type), []).append(name)
-    # batch goes on with the file of -o, train with the run that it names.
-    assert {flag: found for flag, found in meanings.items() if len(found) > 1}.keys() <= {"--resume"}
+    # batch goes on with the file of -o, train with the run that it names; -n of launch is mpirun's.
+    assert {flag: found for flag, found in meanings.items() if len(found) > 1}.keys() <= {"--resume", "-n"}
     flags = {}                                  # and what is meant has the same flags everywhere
     for name, one in subparsers().items():
         for action in one._actions:
@@ -214,7 +214,7 @@ def test_options_mean_the_same_everywhere():
     assert flags["max_tokens"] == dict.fromkeys(("generate", "chat", "batch", "bench"), {"-n", "--max-tokens"})
     for name, one in subparsers().items():
         assert one.description.endswith("."), name
-        assert name in ("completion", "help") or "--json" in one._option_string_actions, name
+        assert name in ("completion", "help", "launch") or "--json" in one._option_string_actions, name
         for action in one._actions:
             assert action.help or not action.option_strings, (name, action)
 

@@ -25,7 +25,7 @@ def launched(n, case, *, mpirun=OPEN_MPI, **environment):
     """What each rank said, {rank: text}."""
     environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                                 "OMPI_MCA_rmaps_base_oversubscribe": "1"} | environment
-    command = [sys.executable, "-m", "gomlx", "launch", "-n", str(n), "--mpirun", mpirun, "--", PROGRAM, case]
+    command = [sys.executable, "-P", "-m", "gomlx", "launch", "-n", str(n), "--mpirun", mpirun, "--", PROGRAM, case]
     said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
     found = {int(rank): text for rank, text in re.findall(r"^(\d+): (.*)$", said.stdout, re.M)}
     assert found, said.stdout + said.stderr
@@ -95,14 +95,14 @@ def test_mpich(tmp_path):
 @pytest.mark.skipif(not MPICH, reason="needs MPICH beside Open MPI")
 def test_a_launcher_of_another_mpi():
     """Processes that each believe to be alone would all do the whole work."""
-    said = subprocess.run([MPICH, "-n", "2", sys.executable, "-c", "import gomlx.core as mx; mx.distributed.init()"],
-                          cwd=ROOT, env=os.environ | {"MPI4PY_MPIABI": "openmpi"}, capture_output=True, text=True,
-                          timeout=60, check=False)
+    said = subprocess.run([MPICH, "-n", "2", sys.executable, "-P", "-c",
+                           "import gomlx.core as mx; mx.distributed.init()"], cwd=ROOT, text=True,
+                          env=os.environ | {"MPI4PY_MPIABI": "openmpi"}, capture_output=True, timeout=60, check=False)
     assert "the launcher started 2 processes" in said.stdout + said.stderr
 
 
 def test_mpi4py_is_asked_for(monkeypatch):
-    said = subprocess.run([sys.executable, "-c", "import sys; sys.modules['mpi4py'] = None\n"
+    said = subprocess.run([sys.executable, "-P", "-c", "import sys; sys.modules['mpi4py'] = None\n"
                            "import gomlx.core as mx; mx.distributed.init()"], cwd=ROOT, capture_output=True, text=True,
                           env=os.environ | {"PMI_SIZE": "2"}, check=False)
     assert "ImportError" in said.stderr and "pip install 'gomlx[mpi]'" in said.stderr
