@@ -53,6 +53,8 @@ def test_stories(shared, kind):
 @pytest.mark.parametrize("kind", ["mlx-2", "mlx-3", "mlx-4", "mlx-5", "mlx-6", "mlx-8", "mxfp4", "nvfp4"])
 def test_stories_of_mlx(shared, tmp_path, kind):
     count, least = (24, 0.99) if "GOMLX_ISA" not in os.environ else (2, 0.97)
+    # With two bits the first two choices are within 0.02 of each other half as often again as with three or four.
+    least -= 0.005 * (kind == "mlx-2")
     gomlx.convert(os.path.join(shared, "data", "models", "fable"), tmp_path / "mlx", kind)
     n, rms, kl, agreement = compare(tmp_path / "mlx", stories(shared, count))
     assert n > 150 * count
