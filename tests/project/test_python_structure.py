@@ -28,7 +28,8 @@ BELOW = {
     "mlx": {"core", "nn", "optimizers", "utils", "face"},
     "distributed": {"core"},
     "data": {"_base", "_generation", "loading"},
-    "cli": {"_base", "_batches", "_files", "_generation", "_tools", "_training", "loading", "face"},
+    "cli": {"_base", "_batches", "_files", "_generation", "_tools", "_training", "loading", "face", "serve"},
+    "serve": {"_base", "_generation", "core", "face"},
     "__main__": {"cli"},
 }
 IN_A_ROOM = {"abilities": "_generation", "parsing": "_generation", "probes": "_generation", "profiling": "_generation",
