@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -15,14 +16,17 @@ from starlette.routing import Route
 
 from gomlx import _gomlx
 from gomlx._generation.model import Model
-from gomlx.serve import bodies, chat_completions, completions
+from gomlx.serve import bodies, chat_completions, completions, embeddings, messages, responses, tokens
 from gomlx.serve.errors import Refused, refused
 from gomlx.serve.gate import Gate
 from gomlx.serve.sse import dumps, encoded
 from gomlx.serve.state import Settings, State
 
 Answer = Callable[[State, Request, dict[str, Any]], Awaitable[Any]]
-POST: dict[str, Answer] = {"/v1/chat/completions": chat_completions.answer, "/v1/completions": completions.answer}
+POST: dict[str, Answer] = {
+    "/v1/chat/completions": chat_completions.answer, "/v1/completions": completions.answer,
+    "/v1/responses": responses.answer, "/v1/embeddings": embeddings.answer, "/v1/messages": messages.answer,
+    "/v1/messages/count_tokens": messages.count, "/tokenize": tokens.tokenize, "/detokenize": tokens.detokenize}
 
 
 def app(models: Model | Mapping[str, Model], **settings: Any) -> Application:
@@ -59,6 +63,8 @@ class Application:
         routes += [Route(path, self._got(answer), methods=["GET"]) for path, answer in
                    {"/v1/models": self._models, "/v1/models/{name:path}": self._model, "/health": self._health,
                     "/version": self._version, "/metrics": self._metrics}.items()]
+        routes += [Route("/v1/responses/{name}", self._got(partial(answer, self.state)), methods=[method])
+                   for method, answer in (("GET", responses.get), ("DELETE", responses.delete))]
         middleware = [Middleware(Gate, state=self.state, paths={route.path for route in routes})]
         if settings.cors:
             middleware.insert(0, Middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"],

@@ -61,7 +61,7 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
     if streaming and not found.get("stream"):
         raise Refused(400, "stream_options: expected stream, too", param="stream_options")
     seeds = samples(found.get("n", 1), options.pop("seed", draw_seed()))
-    job = await Job.begun(state, served, [
+    job = await Job.begun(state, request, served, [
         partial(submitted, state, served, messages, options | {"seed": seed}) for seed in seeds])
     voice = Voice(job, found, bool(streaming.get("include_usage")))
     if found.get("stream"):

@@ -59,7 +59,7 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
     options |= {"top_logprobs": found.get("logprobs", 0), "priority": found.get("priority", 0),
                 "timeout": state.settings.request_timeout}
     seeds = samples(n, options.pop("seed", draw_seed()))
-    job = await Job.begun(state, served, [
+    job = await Job.begun(state, request, served, [
         partial(served.scheduler.generate, prompt, **options | {"seed": seed})
         for prompt in found["prompt"] for seed in seeds])
     echoes = None

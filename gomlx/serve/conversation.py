@@ -19,7 +19,7 @@ MESSAGE = Fields({"role": fields.one_of("system", "developer", "user", "assistan
                  ignored={"annotations"},
                  refused={"refusal": "is not supported", "audio": "is not supported: there is text only",
                           "function_call": "is not supported, expected tool_calls"})
-PART = Fields({"type": text, "text": text}, ignored={"cache_control", "annotations"})
+PART = Fields({"type": text, "text": text}, ignored={"cache_control", "annotations", "logprobs", "citations"})
 CALL = Fields({"id": text, "type": fields.one_of("function"), "function": mapping}, ignored={"index"})
 FUNCTION = Fields({"name": text, "arguments": anything})
 TOOL = Fields({"type": fields.one_of("function"), "function": mapping})

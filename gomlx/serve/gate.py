@@ -73,7 +73,8 @@ class Gate:
             return
         entry: dict[str, Any] = {"id": number, "method": scope["method"][:10], "path": scope["path"][:200],
                                  "status": status, "seconds": round(seconds, 4)}
-        entry |= scope.get("gomlx.log", {})
+        entry |= {name: round(value, 4) if isinstance(value, float) else value
+                  for name, value in scope.get("gomlx.log", {}).items()}
         if self._state.settings.log_prompts and "gomlx.body" in scope:
             entry["body"] = scope["gomlx.body"]
         log.info("%s", " ".join(f"{name}={json.dumps(value)}" for name, value in entry.items()),

@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from starlette.requests import Request
+
 from gomlx import _gomlx
 from gomlx._generation.scheduler import Request as Stream
 from gomlx._generation.streams import Result
@@ -21,16 +23,18 @@ class Job:
     reasoning       of each, how many tokens were reasoning
     """
 
-    def __init__(self, state: State, served: Served, streams: Sequence[Stream]) -> None:
+    def __init__(self, state: State, served: Served, streams: Sequence[Stream], notes: dict[str, Any]) -> None:
         self.state, self.served, self.streams = state, served, list(streams)
         self.reasoning = [0] * len(self.streams)
         self.left = False                       # the client went away
+        self._notes = notes
         self._over = [False] * len(self.streams)
         self._gaps = state.metrics.gaps(served.name)
 
     @classmethod
-    async def begun(cls, state: State, served: Served, makers: Sequence[Callable[[], Stream]]) -> Job:
+    async def begun(cls, state: State, request: Request, served: Served, makers: Sequence[Callable[[], Stream]]) -> Job:
         """Submits what each maker makes; all of them, or Refused."""
+        notes = request.scope["gomlx.log"] = {"model": served.name}
         made: list[Stream] = []
 
         def submit():
@@ -43,7 +47,7 @@ class Job:
             for one in made:
                 one.cancel()
             raise draining() if state.draining else refused(error) from error
-        return cls(state, served, made)
+        return cls(state, served, made, notes)
 
     async def arrivals(self) -> AsyncIterator[tuple[int, Arrived]]:
         """(the stream's index, the tokens that came), [] as a stream's last. Refused where one failed, or was ended by
@@ -93,7 +97,12 @@ class Job:
         yield []
 
     def _check_end(self, stream):
-        self.state.metrics.ended(self.served.name, stream, stream.result)
+        result = stream.result
+        self.state.metrics.ended(self.served.name, stream, result)
+        for name in ("prompt_tokens", "cached_tokens", "generated_tokens"):
+            self._notes[name] = self._notes.get(name, 0) + getattr(result, name)
+        self._notes |= {"queue_seconds": stream.queue_seconds, "first_token_seconds": stream.first_token_seconds,
+                        "finish_reason": result.finish_reason}
         if stream.result.finish_reason == "timeout":
             raise timed_out()
         if stream.result.finish_reason == "cancelled" and not self.left:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from gomlx._generation import chat
 from gomlx._generation.model import Model
 from gomlx.serve.errors import Refused, draining
 from gomlx.serve.metrics import Metrics
@@ -38,6 +39,8 @@ class Served:
 
     def __init__(self, name: str, model: Model, settings: Settings) -> None:
         self.name, self.model, self.created = name, model, int(time.time())
+        if model.tokenizer.chat_template is not None:
+            chat.sandbox()                      # it imports Jinja2, which the first request shall not wait for
         self.scheduler = model.scheduler(max_streams=settings.max_streams, kv_bytes=settings.kv_bytes,
                                          queue=settings.queue, gap_ms=settings.gap_ms)
 
