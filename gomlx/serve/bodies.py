@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -10,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from gomlx.serve.errors import Refused
 
 MAX_DEPTH = 64                  # of nested values
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 BODY_SECONDS = 30               # for all of a body to come
 
 
@@ -50,6 +52,11 @@ def parsed(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refused(400, f"the body is a JSON {type(value).__name__}, expected an object")
     _check_depth(value)
+    if SURROGATE.search(data):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise Refused(400, "the body has one half of a surrogate pair without the other: no text") from None
     return value
 
 

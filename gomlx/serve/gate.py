@@ -55,7 +55,7 @@ class Gate:
         if not self._keys:
             return True
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        given = (shown if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")).strip().encode()
+        given = (shown if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")).strip().encode("latin-1")
         return sum(hmac.compare_digest(given, one) for one in self._keys) > 0
 
     async def _refuse(self, scope, send):

@@ -110,6 +110,7 @@ class _Run:
 
     def _signalled(self, number):
         self._signals.append(number)
+        self._app.state.draining = True
         if len(self._signals) == 1:
             log.info("%s: no new requests; running ones have %g s", signal.Signals(number).name, self._grace)
             self._tasks.append(asyncio.create_task(self._drain(self._grace)))
