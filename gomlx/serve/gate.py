@@ -55,8 +55,8 @@ class Gate:
         if not self._keys:
             return True
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        given = (shown if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")).strip().encode("latin-1")
-        return sum(hmac.compare_digest(given, one) for one in self._keys) > 0
+        given = shown if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+        return sum(hmac.compare_digest(given.strip().encode("latin-1"), one) for one in self._keys) > 0
 
     async def _refuse(self, scope, send):
         error = Refused(401, "a key is needed: Authorization: Bearer KEY, or x-api-key", code="invalid_api_key")

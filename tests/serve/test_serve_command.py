@@ -116,7 +116,7 @@ def test_a_line_a_request_and_prompts_only_when_asked_for():
     forged = "Once\n2026-01-01 forged"
     for argv in ([], ["--log-requests"]):
         with Running(*argv) as server:
-            server.ask("/v1/completions", {"prompt": forged, "max_tokens": 3, "user": "a\nb"}).read()
+            server.ask("/v1/completions", {"prompt": forged, "max_tokens": 3, "ignore_eos": True}).read()
             with pytest.raises(urllib.error.HTTPError):
                 server.ask("/nothing%0Aforged")
             server.process.terminate()

@@ -1,10 +1,10 @@
 """A model that says what a test wants: small models call no tools by themselves."""
 import math
 
-# What a family writes for a call of weather(city="Oslo") after some reasoning, and a sign by which its template is known.
+# A sign by which a family's template is known, and what it writes for weather(city="Oslo") after some reasoning.
 FAMILIES = {
-    "qwen3": ("<tool_call>", '<think>I look.</think>\n\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n'
-                             "</tool_call>"),
+    "qwen3": ("<tool_call>", '<think>I look.</think>\n\n<tool_call>\n{"name": "weather", "arguments": '
+                             '{"city": "Oslo"}}\n</tool_call>'),
     "llama3": ("<|python_tag|>", '{"name": "weather", "parameters": {"city": "Oslo"}}'),
     "gpt_oss": ("<|channel|>", "<|channel|>analysis<|message|>I look.<|end|><|start|>assistant<|channel|>commentary "
                                'to=functions.weather <|constrain|>json<|message|>{"city": "Oslo"}<|call|>'),
