@@ -95,18 +95,16 @@ def read(name, kind, text):
 
 
 def serve(args):
-    from gomlx import serve as server  # starlette and uvicorn, which other commands do without
-    from gomlx.serve import running  # the same
     given = settings(args, os.environ)
     models = named(args.model or os.environ.get(PREFIX + "MODEL", "fable").split(","))
     keys = keys_of(given)
-    app = server.app({}, keys=keys, log_prompts=given["log_requests"], cors=tuple(given["cors"]), **{
+    app = gomlx.serve.app({}, keys=keys, log_prompts=given["log_requests"], cors=tuple(given["cors"]), **{
         name: given[name] for name in ("max_streams", "kv_bytes", "queue", "gap_ms", "request_timeout",
                                        "max_body_bytes", "keep_responses", "any_model_name")})
     with logged(given["json_logs"]):
-        return running.run(app, lambda: {name: load(args, given, path) for name, path in models.items()},
-                           given["host"], given["port"], given["grace"],
-                           lambda address: say(f"{address}, loading {', '.join(models)}"))
+        return gomlx.serve.run(app, lambda: {name: load(args, given, path) for name, path in models.items()},
+                               given["host"], given["port"], given["grace"],
+                               lambda address: say(f"{address}, loading {', '.join(models)}"))
 
 
 def named(given):

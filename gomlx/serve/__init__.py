@@ -7,9 +7,11 @@ It needs starlette, uvicorn and prometheus_client: pip install 'gomlx[serve]'.""
 try:
     import prometheus_client as _prometheus_client
     import starlette as _starlette
+    import uvicorn as _uvicorn
 except ModuleNotFoundError as error:
     raise ImportError(f"gomlx.serve needs {error.name}: pip install 'gomlx[serve]'") from error
 
 from gomlx.serve.application import Application, app
+from gomlx.serve.running import run
 
-__all__ = ["Application", "app"]
+__all__ = ["Application", "app", "run"]

@@ -28,7 +28,7 @@ BELOW = {
     "mlx": {"core", "nn", "optimizers", "utils", "face"},
     "distributed": {"core"},
     "data": {"_base", "_generation", "loading"},
-    "cli": {"_base", "_batches", "_files", "_generation", "_tools", "_training", "loading", "face", "serve"},
+    "cli": {"_base", "_batches", "_files", "_generation", "_tools", "_training", "loading", "face"},
     "serve": {"_base", "_generation", "core", "face"},
     "__main__": {"cli"},
 }
