@@ -76,7 +76,7 @@ _LAZY = {"convert": "_conversion.convert", "fuse": "_conversion.fuse", "bench": 
          "Adapter": "_training.adapter", "Term": "_training.adapter", "read_adapter": "_files.adapters",
          "save_adapter": "_files.adapters", "train": "_training.train"}
 _MODULES = ("abilities", "core", "data", "distributed", "loading", "lora", "mlx", "nn", "optimizers", "parsing",
-            "probes", "profiling", "schema", "utils")
+            "probes", "profiling", "schema", "serve", "utils")
 __all__ = ["Adapter", "AxisError", "BatchStream", "Cancelled", "Constraint", "ContextLengthExceeded", "Encoding",
            "Error", "FoundModel", "GGUFInfo", "GenerationOptions", "KvStateNotAvailable", "MemoryPlan", "Model",
            "ModelNotSupported", "Patch", "Probe", "ProbeEvent", "PromptCache", "QueueFull", "Recorder", "Result",

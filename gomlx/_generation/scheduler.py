@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from gomlx._generation.model import Ids, Model
+    from gomlx.parsing import Part
 
 BLOCK = 256                     # positions that a cache reserves at a time
 WORTH_WAITING = 64              # tokens that a running request computes and a new one may share
@@ -112,6 +113,25 @@ class Request(TokenStream):
 
     async def __anext__(self) -> _gomlx.Token:
         """The next one. A task that is cancelled meanwhile ends the stream."""
+        await self._arrival()
+        try:
+            return self._next()
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    async def arrived(self) -> list[tuple[_gomlx.Token, list[Part]]]:
+        """Waits for the next token, and returns all that are there with the parts of their text; [] at the end. A task
+        that is cancelled meanwhile ends the stream."""
+        await self._arrival()
+        found = []
+        while self._items and not (found and isinstance(self._items[0], (Exception, type(None)))):
+            try:
+                found.append((self._next(), self._parts))
+            except StopIteration:
+                break
+        return found
+
+    async def _arrival(self):
         with self._news:
             waits = not self._items and not self._read_end
             if waits:
@@ -124,10 +144,6 @@ class Request(TokenStream):
             except asyncio.CancelledError:
                 self.close()
                 raise
-        try:
-            return self._next()
-        except StopIteration:
-            raise StopAsyncIteration from None
 
     def cancel(self) -> None:
         """Ends the stream after the forward pass that is under way, from any thread."""

@@ -31,14 +31,15 @@ from gomlx.cli import (
     manual,
     many,
     models,
+    serving,
     speed,
     tokens,
     training,
 )
 from gomlx.cli.output import say, warnings_said
 
-GROUPS = (generation, many, inspection, tokens, models, conversion, training, adapters, launching, speed, machine,
-          manual)
+GROUPS = (generation, serving, many, inspection, tokens, models, conversion, training, adapters, launching, speed,
+          machine, manual)
 FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError, OverflowError, ImportError,
             gomlx.Error, arguments.WrongType)
 

@@ -117,8 +117,8 @@ def sampling_of(args):
                       **({"profile": True} if args.profile else {})}
 
 
-def load(args):
-    """Loads the model that options.model names."""
+def load(args, **more):
+    """Loads the model that options.model names. more: further options of gomlx.load."""
     if args.model is None:
         say(f"using {locating.PACKAGED}, the model in the package")
     others = {"python": args.python} if args.python is not None else {}
@@ -126,7 +126,7 @@ def load(args):
         others["adapter_path"] = args.adapter
     return gomlx.load(args.model, context_length=args.context, context_policy=args.context_policy, dtype=args.dtype,
                       kv_dtype=args.kv_dtype, activations=args.activations, threads=args.threads, backend=args.backend,
-                      fits=args.fits, **others)
+                      fits=args.fits, **others, **more)
 
 
 def read_lines(path):

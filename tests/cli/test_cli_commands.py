@@ -214,7 +214,7 @@ def test_options_mean_the_same_everywhere():
     assert flags["max_tokens"] == dict.fromkeys(("generate", "chat", "batch", "bench"), {"-n", "--max-tokens"})
     for name, one in subparsers().items():
         assert one.description.endswith("."), name
-        assert name in ("completion", "help", "launch") or "--json" in one._option_string_actions, name
+        assert name in ("completion", "help", "launch", "serve") or "--json" in one._option_string_actions, name
         for action in one._actions:
             assert action.help or not action.option_strings, (name, action)
 

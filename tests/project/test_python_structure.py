@@ -29,6 +29,7 @@ BELOW = {
     "distributed": {"core"},
     "data": {"_base", "_generation", "loading"},
     "cli": {"_base", "_batches", "_files", "_generation", "_tools", "_training", "loading", "face"},
+    "serve": {"_base", "_generation", "core", "face"},
     "__main__": {"cli"},
 }
 IN_A_ROOM = {"abilities": "_generation", "parsing": "_generation", "probes": "_generation", "profiling": "_generation",
