@@ -240,7 +240,7 @@ class _Walk:
         seen = []
         while pointer is not None and pointer not in seen:
             seen.append(pointer)
-            schema = _found(self.root, pointer)
+            schema = found_at(self.root, pointer)
             target = schema.get("$ref") if isinstance(schema, dict) else None
             if not isinstance(target, str):
                 return False
@@ -275,7 +275,7 @@ class _Walk:
             target = schema.get("$ref") if isinstance(schema, dict) else None
             if not isinstance(target, str) or not target.startswith("#"):
                 return schema if target is None else True
-            schema = _found(self.root, unquote(target[1:]))
+            schema = found_at(self.root, unquote(target[1:]))
         return True
 
 
@@ -335,7 +335,7 @@ class _Uris:
         if uri not in self.named:
             return None
         found = self.named[uri] + fragment
-        return found if isinstance(_found(self.root, found), dict | bool) else None
+        return found if isinstance(found_at(self.root, found), dict | bool) else None
 
 
 def exclude(one: Any, other: Any) -> bool:
@@ -396,7 +396,7 @@ def _escaped(key):
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _found(root, pointer):
+def found_at(root: Any, pointer: str) -> Any:
     """The value at a pointer; None: there is none."""
     for part in pointer.split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")

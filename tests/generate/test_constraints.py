@@ -158,22 +158,6 @@ def test_a_batch_and_samples_give_what_single_streams_give(model):
         assert one.incomplete or jsonschema.validate(one.parsed, SCHEMA) is None
 
 
-def test_reasoning_comes_before_the_answer(model):
-    """Until reasoning has ended anything may come but the end of the answer."""
-    state = ["reasoning"]
-    view = model._views.of(model.tokenizer, model.vocab_size, model._stop_ids)
-    follower = constraints.Follower(Constraint.choice(["yes"]), view, 3, lambda: state[0] == "answer")
-    bits = int.from_bytes(follower(memoryview(b"\0\0\0")), "little")
-    assert not any(bits >> one & 1 for one in model._stop_ids)
-    assert all(bits >> one & 1 for one in range(view.vocab) if one not in model._stop_ids)
-    token = model.tokenizer.bare(" hm")[0]
-    follower.took(token)
-    state[0] = "answer"
-    bits = int.from_bytes(follower([1, 2, 3, token]), "little")
-    allowed = {view.tokens[one] for one in range(view.vocab) if bits >> one & 1}
-    assert allowed and all(b"yes".startswith(one) for one in allowed)
-
-
 # ---- what is cut off ----
 
 @pytest.mark.parametrize("text, where", [
