@@ -191,7 +191,7 @@ class Model(Adaptable, Inspectable):
         parser = self._parser_of(prompt, ids, options)
         processors = [*options.logits_processors]
         if options.thinking_budget is not None:
-            processors.append(self._thinking_budget(parser, options.thinking_budget))
+            processors.append(self._thinking_budget(parser, options.thinking_budget, constraints.of(options)))
         seed = draw_seed() if options.seed is None else options.seed
         timeout = 0 if deadline is None else max(deadline - time.monotonic(), 1e-9)
         edits = engine_edits(self, options.steer, len(ids))
@@ -540,13 +540,15 @@ class Model(Adaptable, Inspectable):
                 f"the messages are another conversation than the session's: its {len(held)} tokens do not begin with "
                 f"{first!r:.60}; append=True adds new messages alone to it, reset=True forgets it")
 
-    def _thinking_budget(self, parser, budget):
+    def _thinking_budget(self, parser, budget, constraint):
         if parser is None:
             raise ValueError(f"thinking_budget is {budget}, but this model's template knows no reasoning, and no "
                              f"parser is "
                              "given that does")
-        closing = self.tokenizer.bare(closing_of(parser.format))
-        return ThinkingBudget(parser, budget, closing)
+        closing = closing_of(parser.format)
+        if constraint is not None:              # after its end the constraint says what comes
+            closing = closing.rstrip() if constraint.kind != "tools" else closing.partition("<|channel|>")[0].rstrip()
+        return ThinkingBudget(parser, budget, self.tokenizer.bare(closing))
 
     @overload
     def logits(self, ids: str | Sequence[int], *, adapter: AdapterChoice = None) -> _gomlx.array: ...
