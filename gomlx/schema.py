@@ -28,6 +28,7 @@ NAMES = ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema", "$vo
 COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 # Beside these a property or an item may be evaluated elsewhere.
 APPLICATORS = ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas", "contains")
+NEW = ("/draft/2019-09/", "/draft/2020-12/")     # in a schema that names them, `format` is an annotation
 OLD = ("/draft-03/", "/draft-04/", "/draft-06/", "/draft-07/")
 # Keywords whose value is a schema, a list of schemas, a mapping to schemas.
 ONE = ("additionalItems", "additionalProperties", "items")
@@ -71,7 +72,8 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
     """What the matcher is given for a schema, a dict or a boolean.
 
     enforce         "strict" refuses what cannot be enforced (UnsupportedSchema); "relaxed" leaves those keywords out
-    strict_formats  a `format` that is not enforced is refused, too; else it is an annotation
+    strict_formats  a `format` that is not known is refused; else it is an annotation, and so is any in a schema whose
+                    $schema is 2019-09 or 2020-12, as these say
 
     TypeError or ValueError for what is not a schema: not JSON, more than 1 MiB, deeper than 100 values."""
     if not isinstance(schema, bool | Mapping):
@@ -124,6 +126,7 @@ class _Walk:
         self.root = root
         named = root.get("$schema", "") if isinstance(root, dict) else ""
         self.is_old = isinstance(named, str) and any(one in named for one in OLD)
+        self.formats_are_notes = isinstance(named, str) and any(one in named for one in NEW) and not strict_formats
         self.uris = _Uris(root, self.is_old)
         self.strict_formats = strict_formats
         self.places = []
@@ -249,7 +252,7 @@ class _Walk:
 
     def format(self, made, pointer):
         name = made.get("format")
-        if not isinstance(name, str) or name in FORMATS:
+        if not isinstance(name, str) or name in FORMATS and not self.formats_are_notes:
             return
         if self.strict_formats:
             self.refuse(pointer, "format", f"{name!r} is not enforced")
