@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
+from gomlx._generation.negation import negation, without_if, without_one_of
+
 __all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
 
 MAX_BYTES = 1 << 20             # of a schema, as JSON
 MAX_DEPTH = 100                 # of values within one another
+MAX_REWRITTEN = 100_000         # characters of what a condition becomes
+MAX_NESTED = 8                  # conditions within one another that are rewritten
 # The values of `format` that the matcher enforces; all others are annotations, as 2020-12 says.
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
 # Keywords that no grammar here can hold a document to.
@@ -131,6 +135,7 @@ class _Walk:
         self.strict_formats = strict_formats
         self.places = []
         self.warnings = []
+        self.depth = 0                              # of rewritten conditions within one another
 
     def refuse(self, pointer, keyword, reason):
         self.places.append(Place(pointer, keyword, reason))
@@ -148,6 +153,8 @@ class _Walk:
         made = {key: self.value(key, value, f"{pointer}/{_escaped(key)}") for key, value in kept.items()}
         for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies):
             rewrite(made, kept)
+        if self.conditions(made, kept, pointer) is False:
+            return False
         for keyword in REFUSED:
             if keyword in made and not self.says_nothing(keyword, kept):
                 self.refuse(pointer, keyword, "no grammar can hold a text to it")
@@ -161,6 +168,32 @@ class _Walk:
         return made
 
     # ---- rewrites that change nothing of what is valid ----
+
+    def conditions(self, made, schema, pointer):
+        """`not`, `if` and overlapping branches, where other keywords say the same; False: nothing is valid."""
+        for keyword in ("not", "if", "oneOf"):
+            if keyword not in made or keyword != "oneOf" and self.says_nothing(keyword, schema):
+                continue
+            if keyword == "oneOf":
+                if self.clash_of(schema["oneOf"]) is None:
+                    continue
+                said = without_one_of(schema["oneOf"], [self.resolved(one) for one in schema["oneOf"]])
+            else:
+                said = negation(schema["not"]) if keyword == "not" else without_if(schema)
+            if said is None or self.depth == MAX_NESTED or len(json.dumps(said)) > MAX_REWRITTEN:
+                continue
+            if said is not True:
+                self.depth += 1
+                said = self.schema(said, f"{pointer}/{keyword}")
+                self.depth -= 1
+            if said is False:
+                return False
+            for one in (keyword, "then", "else") if keyword == "if" else (keyword,):
+                made.pop(one, None)
+            made["allOf"] = [*made.get("allOf", ()), *([said] if said is not True else [])]
+            if not made["allOf"]:
+                del made["allOf"]
+        return None
 
     def counts(self, made, schema):
         for keyword in COUNTS:
@@ -262,9 +295,7 @@ class _Walk:
 
     def one_of(self, made, schema, pointer):
         """oneOf is anyOf where no two branches have a document in common."""
-        branches = [self.resolved(one) for one in made["oneOf"]]
-        clash = next(((i, k) for k in range(len(branches)) for i in range(k) if not exclude(branches[i], branches[k])),
-                     None)
+        clash = self.clash_of(schema["oneOf"])
         if clash is not None:
             self.refuse(pointer, "oneOf", f"branches {clash[0]} and {clash[1]} may have a document in common")
         alternatives = made.pop("oneOf")
@@ -272,6 +303,12 @@ class _Walk:
             made["allOf"] = [*made.get("allOf", ()), {"anyOf": alternatives}]
         else:
             made["anyOf"] = alternatives
+
+    def clash_of(self, alternatives):
+        """Two branches of a oneOf that may have a document in common; None: there are no two."""
+        branches = [self.resolved(one) for one in alternatives]
+        return next(((i, k) for k in range(len(branches)) for i in range(k) if not exclude(branches[i], branches[k])),
+                    None)
 
     def resolved(self, schema):
         for _ in range(MAX_DEPTH):

@@ -73,7 +73,7 @@ class Constraint:
         whitespace      "default": as json.dumps writes; "compact": none; "any": up to 20 blanks wherever JSON allows
         enforce         "strict": gomlx.UnsupportedSchema for what cannot be enforced; "relaxed": it is left out, the
                         finished text is checked by the package jsonschema, ValueError as result.error if not valid
-        strict_formats  unknown formats are unsupported, too, instead of annotations; those known are enforced even where
+        strict_formats  unknown formats are unsupported, too, instead of annotations; known ones are enforced even where
                         $schema is 2019-09 or 2020-12, in which a format is an annotation
         """
         arguments.one_of("whitespace", whitespace, tuple(WHITESPACE))
