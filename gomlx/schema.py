@@ -19,7 +19,7 @@ __all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
 
 MAX_BYTES = 1 << 20             # of a schema, as JSON
 MAX_DEPTH = 100                 # of values within one another
-MAX_REWRITTEN = 100_000         # characters of what a condition becomes
+MAX_REWRITTEN = 100_000         # characters of what conditions become
 MAX_NESTED = 8                  # conditions within one another that are rewritten
 # The values of `format` that the matcher enforces; all others are annotations, as 2020-12 says.
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
@@ -136,6 +136,7 @@ class _Walk:
         self.places = []
         self.warnings = []
         self.depth = 0                              # of rewritten conditions within one another
+        self.rewritten = 0                          # characters of what they have become
 
     def refuse(self, pointer, keyword, reason):
         self.places.append(Place(pointer, keyword, reason))
@@ -180,7 +181,10 @@ class _Walk:
                 said = without_one_of(schema["oneOf"], [self.resolved(one) for one in schema["oneOf"]])
             else:
                 said = negation(schema["not"]) if keyword == "not" else without_if(schema)
-            if said is None or self.depth == MAX_NESTED or len(json.dumps(said)) > MAX_REWRITTEN:
+            if said is None or self.depth == MAX_NESTED:
+                continue
+            self.rewritten += len(json.dumps(said))
+            if self.rewritten > MAX_REWRITTEN:
                 continue
             if said is not True:
                 self.depth += 1
