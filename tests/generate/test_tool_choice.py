@@ -6,7 +6,7 @@ import re
 import pytest
 
 import gomlx
-from gomlx._generation import tool_choice
+from gomlx._generation import response_format, tool_choice
 from gomlx._generation.constraints import Constraint, Lead, View
 from gomlx.parsing import FORMATS, Parser
 from gomlx.schema import UnsupportedSchema
@@ -288,3 +288,17 @@ def test_a_choice_of_none_and_of_a_tool(model):
     assert model.chat("hello", tools=TOOLS, max_tokens=4, seed=1).read().incomplete is None      # nothing is held
     with pytest.raises(TypeError, match="parallel_tool_calls: expected True or False"):
         model.chat("hello", tools=TOOLS, parallel_tool_calls="no")
+
+
+@pytest.mark.parametrize("asked, options", [
+    ({"type": "text"}, {}), ({"type": "json_object"}, {"schema": {"type": "object"}}),
+    ({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "null"}}}, {"schema": {"type": "null"}}),
+    ({"type": "json_schema", "name": "x", "schema": {"type": "null"}}, {"schema": {"type": "null"}}),
+    ({"type": "json_schema", "json_schema": {"name": "x"}}, "json_schema: expected"), ({"type": "xml"}, "got 'xml'"),
+    ("json", "got None")], ids=str)
+def test_response_format(asked, options):
+    if isinstance(options, dict):
+        assert response_format.options_of(asked) == options
+    else:
+        with pytest.raises(ValueError, match=f"response_format: .*{options}"):
+            response_format.options_of(asked)
