@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gomlx._generation import tool_calls
+from gomlx._generation import call_grammars, tool_calls
 from gomlx._generation.tool_calls import ToolCall
 
 ANSWER, REASONING, TOOL, HEADER = "answer", "reasoning", "tool", "header"
@@ -39,6 +39,7 @@ class Format:
     """name          what detect() and the option parser= call it
     marks         {state: {marker: state that follows}}
     read          (body, raw, schemas) -> [ToolCall], of what is between a tool's markers
+    write         the template's text -> a Notation: the grammar of what read() reads
     leading       markers that count only while the answer is still blank: models write about <think>, too
     start         the state before anything came, for a prompt that says nothing
     bare          a tool's call may come without markers, as the whole answer, if tools were offered
@@ -49,6 +50,7 @@ class Format:
     leading: frozenset[str] = frozenset()
     start: str = ANSWER
     bare: bool = False
+    write: Callable[[str], call_grammars.Notation] | None = None
 
 
 def think(opening, closing, answer=(), read=None, tool_end=(), **options):
@@ -61,21 +63,24 @@ def think(opening, closing, answer=(), read=None, tool_end=(), **options):
 
 FORMATS = {name: make(name) for name, make in {
     "think": think("<think>", "</think>"),
-    "qwen": think("<think>", "</think>", ("<tool_call>",), tool_calls.read_tagged, ("</tool_call>",)),
+    "qwen": think("<think>", "</think>", ("<tool_call>",), tool_calls.read_tagged, ("</tool_call>",),
+                  write=call_grammars.tagged),
     "deepseek": think("<think>", "</think>", ("<｜tool▁calls▁begin｜>",), tool_calls.read_deepseek,
-                      ("<｜tool▁calls▁end｜>",)),
+                      ("<｜tool▁calls▁end｜>",), write=call_grammars.deepseek),
     "llama3": think("<think>", "</think>", ("<|python_tag|>",), tool_calls.read_llama, ("<|eom_id|>", "<|eot_id|>"),
-                    bare=True),
-    "mistral": think("[THINK]", "[/THINK]", ("[TOOL_CALLS]",), tool_calls.read_mistral, ("</s>",)),
+                    bare=True, write=call_grammars.llama),
+    "mistral": think("[THINK]", "[/THINK]", ("[TOOL_CALLS]",), tool_calls.read_mistral, ("</s>",),
+                     write=call_grammars.mistral),
     "gemma4": lambda name: Format(name, {
         ANSWER: {"<|channel>": HEADER, "<|tool_call>": TOOL, "<channel|>": ANSWER},
         HEADER: {"\n": ANSWER, "<channel|>": ANSWER},          # a header's end: header_leads_to() says where it leads
         REASONING: {"<channel|>": ANSWER, "<|tool_call>": TOOL},
-        TOOL: {"<tool_call|>": ANSWER}}, tool_calls.read_gemma),
+        TOOL: {"<tool_call|>": ANSWER}}, tool_calls.read_gemma, write=call_grammars.gemma),
     "harmony": lambda name: Format(name, {
         HEADER: {"<|message|>": ANSWER, "<|start|>": HEADER},
         **dict.fromkeys((ANSWER, REASONING, TOOL), {"<|end|>": HEADER, "<|return|>": HEADER, "<|call|>": HEADER,
-                                                    "<|start|>": HEADER})}, tool_calls.read_harmony, start=HEADER),
+                                                    "<|start|>": HEADER})}, tool_calls.read_harmony, start=HEADER,
+        write=call_grammars.harmony),
 }.items()}
 FORMATS["mistral"].marks[TOOL]["[TOOL_CALLS]"] = TOOL          # the next call ends this one
 
@@ -129,6 +134,8 @@ class Parser:
         self._segments = {REASONING: [], ANSWER: [[]]}     # each the pieces of its text
         self._calls = []
         self._finished = False
+        self.has_thought = False                # the prompt has reasoning that has ended
+        self.holds_calls = False                # calls are what a grammar allows: a marker in a text of theirs is text
         self.state = format.start
         self._enter_prompt(prompt)
 
@@ -146,13 +153,14 @@ class Parser:
             if inside and opening in tail:
                 after = tail[tail.rfind(opening) + len(opening):]
                 closing = [mark for mark, to in self.format.marks[REASONING].items() if to == ANSWER]
-                if not any(mark in after for mark in closing):
+                self.has_thought = any(mark in after for mark in closing)
+                if not self.has_thought:
                     self._enter(REASONING)
 
     @property
-    def openings(self) -> list[str]:
-        """Markers by which reasoning may begin where the answer has not."""
-        return [mark for mark, to in self.format.marks.get(ANSWER, {}).items() if to in (REASONING, HEADER)]
+    def header(self) -> str:
+        """What there is of the header that is under way."""
+        return self._body if self.state == HEADER else ""
 
     # -------------------------------------------------------------------------------------------------- what comes in
 
@@ -216,6 +224,8 @@ class Parser:
         return self.format.marks.get(self.state, {})
 
     def _counts(self, mark):
+        if self.state == TOOL and self.holds_calls and tool_calls.is_within_text(self._body):
+            return False
         return self.state != ANSWER or mark not in self.format.leading or self._blank
 
     def _release(self):

@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
+from gomlx._generation.negation import negation, without_if, without_one_of
+
 __all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
 
 MAX_BYTES = 1 << 20             # of a schema, as JSON
 MAX_DEPTH = 100                 # of values within one another
+MAX_REWRITTEN = 100_000         # characters of what conditions become
+MAX_NESTED = 8                  # conditions within one another that are rewritten
 # The values of `format` that the matcher enforces; all others are annotations, as 2020-12 says.
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
 # Keywords that no grammar here can hold a document to.
@@ -28,6 +32,7 @@ NAMES = ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema", "$vo
 COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 # Beside these a property or an item may be evaluated elsewhere.
 APPLICATORS = ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas", "contains")
+NEW = ("/draft/2019-09/", "/draft/2020-12/")     # in a schema that names them, `format` is an annotation
 OLD = ("/draft-03/", "/draft-04/", "/draft-06/", "/draft-07/")
 # Keywords whose value is a schema, a list of schemas, a mapping to schemas.
 ONE = ("additionalItems", "additionalProperties", "items")
@@ -71,7 +76,8 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
     """What the matcher is given for a schema, a dict or a boolean.
 
     enforce         "strict" refuses what cannot be enforced (UnsupportedSchema); "relaxed" leaves those keywords out
-    strict_formats  a `format` that is not enforced is refused, too; else it is an annotation
+    strict_formats  a `format` that is not known is refused; else it is an annotation, and so is any in a schema whose
+                    $schema is 2019-09 or 2020-12, as these say
 
     TypeError or ValueError for what is not a schema: not JSON, more than 1 MiB, deeper than 100 values."""
     if not isinstance(schema, bool | Mapping):
@@ -124,10 +130,13 @@ class _Walk:
         self.root = root
         named = root.get("$schema", "") if isinstance(root, dict) else ""
         self.is_old = isinstance(named, str) and any(one in named for one in OLD)
+        self.formats_are_notes = isinstance(named, str) and any(one in named for one in NEW) and not strict_formats
         self.uris = _Uris(root, self.is_old)
         self.strict_formats = strict_formats
         self.places = []
         self.warnings = []
+        self.depth = 0                              # of rewritten conditions within one another
+        self.rewritten = 0                          # characters of what they have become
 
     def refuse(self, pointer, keyword, reason):
         self.places.append(Place(pointer, keyword, reason))
@@ -145,6 +154,8 @@ class _Walk:
         made = {key: self.value(key, value, f"{pointer}/{_escaped(key)}") for key, value in kept.items()}
         for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies):
             rewrite(made, kept)
+        if self.conditions(made, kept, pointer) is False:
+            return False
         for keyword in REFUSED:
             if keyword in made and not self.says_nothing(keyword, kept):
                 self.refuse(pointer, keyword, "no grammar can hold a text to it")
@@ -158,6 +169,35 @@ class _Walk:
         return made
 
     # ---- rewrites that change nothing of what is valid ----
+
+    def conditions(self, made, schema, pointer):
+        """`not`, `if` and overlapping branches, where other keywords say the same; False: nothing is valid."""
+        for keyword in ("not", "if", "oneOf"):
+            if keyword not in made or keyword != "oneOf" and self.says_nothing(keyword, schema):
+                continue
+            if keyword == "oneOf":
+                if self.clash_of(schema["oneOf"]) is None:
+                    continue
+                said = without_one_of(schema["oneOf"], [self.resolved(one) for one in schema["oneOf"]])
+            else:
+                said = negation(schema["not"]) if keyword == "not" else without_if(schema)
+            if said is None or self.depth == MAX_NESTED:
+                continue
+            self.rewritten += len(json.dumps(said))
+            if self.rewritten > MAX_REWRITTEN:
+                continue
+            if said is not True:
+                self.depth += 1
+                said = self.schema(said, f"{pointer}/{keyword}")
+                self.depth -= 1
+            if said is False:
+                return False
+            for one in (keyword, "then", "else") if keyword == "if" else (keyword,):
+                made.pop(one, None)
+            made["allOf"] = [*made.get("allOf", ()), *([said] if said is not True else [])]
+            if not made["allOf"]:
+                del made["allOf"]
+        return None
 
     def counts(self, made, schema):
         for keyword in COUNTS:
@@ -240,7 +280,7 @@ class _Walk:
         seen = []
         while pointer is not None and pointer not in seen:
             seen.append(pointer)
-            schema = _found(self.root, pointer)
+            schema = found_at(self.root, pointer)
             target = schema.get("$ref") if isinstance(schema, dict) else None
             if not isinstance(target, str):
                 return False
@@ -249,7 +289,7 @@ class _Walk:
 
     def format(self, made, pointer):
         name = made.get("format")
-        if not isinstance(name, str) or name in FORMATS:
+        if not isinstance(name, str) or name in FORMATS and not self.formats_are_notes:
             return
         if self.strict_formats:
             self.refuse(pointer, "format", f"{name!r} is not enforced")
@@ -259,9 +299,7 @@ class _Walk:
 
     def one_of(self, made, schema, pointer):
         """oneOf is anyOf where no two branches have a document in common."""
-        branches = [self.resolved(one) for one in made["oneOf"]]
-        clash = next(((i, k) for k in range(len(branches)) for i in range(k) if not exclude(branches[i], branches[k])),
-                     None)
+        clash = self.clash_of(schema["oneOf"])
         if clash is not None:
             self.refuse(pointer, "oneOf", f"branches {clash[0]} and {clash[1]} may have a document in common")
         alternatives = made.pop("oneOf")
@@ -270,12 +308,18 @@ class _Walk:
         else:
             made["anyOf"] = alternatives
 
+    def clash_of(self, alternatives):
+        """Two branches of a oneOf that may have a document in common; None: there are no two."""
+        branches = [self.resolved(one) for one in alternatives]
+        return next(((i, k) for k in range(len(branches)) for i in range(k) if not exclude(branches[i], branches[k])),
+                    None)
+
     def resolved(self, schema):
         for _ in range(MAX_DEPTH):
             target = schema.get("$ref") if isinstance(schema, dict) else None
             if not isinstance(target, str) or not target.startswith("#"):
                 return schema if target is None else True
-            schema = _found(self.root, unquote(target[1:]))
+            schema = found_at(self.root, unquote(target[1:]))
         return True
 
 
@@ -335,7 +379,7 @@ class _Uris:
         if uri not in self.named:
             return None
         found = self.named[uri] + fragment
-        return found if isinstance(_found(self.root, found), dict | bool) else None
+        return found if isinstance(found_at(self.root, found), dict | bool) else None
 
 
 def exclude(one: Any, other: Any) -> bool:
@@ -396,7 +440,7 @@ def _escaped(key):
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _found(root, pointer):
+def found_at(root: Any, pointer: str) -> Any:
     """The value at a pointer; None: there is none."""
     for part in pointer.split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")

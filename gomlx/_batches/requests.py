@@ -9,6 +9,7 @@ from typing import Any
 
 from gomlx._batches.inputs import Inputs, Row
 from gomlx._batches.journal import key_of
+from gomlx._generation import response_format
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 IGNORED = ("model", "user", "metadata", "store", "service_tier")     # of a body: no matter here
@@ -80,6 +81,11 @@ def _options(body, row):
             raise ValueError(f"{row.where()}: {name}: only {only} in a batch, got {body[name]!r}")
     if "max_completion_tokens" in asked:
         asked["max_tokens"] = asked.pop("max_completion_tokens")
+    if "response_format" in asked:
+        try:
+            asked |= response_format.options_of(asked.pop("response_format"))
+        except ValueError as error:
+            raise ValueError(f"{row.where()}: {error}") from None
     if "input" in asked:
         asked["text"] = asked.pop("input")
         more = sorted(asked.keys() - {"text"})

@@ -8,10 +8,12 @@ import json
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from gomlx._base import arguments
-from gomlx._generation import typed
+from gomlx._generation import call_grammars, typed
+from gomlx._generation.grammar_rules import Rules
 from gomlx.schema import Place, UnsupportedSchema, prepare
 
 Whitespace = Literal["default", "compact", "any"]
@@ -50,7 +52,7 @@ class Constraint:
         self.report = list(report)
         self.unenforced = list(unenforced)
         self._type, self._schema, self._grammar = type, schema, grammar
-        self._matchers = weakref.WeakKeyDictionary()
+        self._start_empty()
         library = matcher_library()
         failed, said = library.LLMatcher.validate_grammar_with_warnings(grammar, limits=library.LLParserLimits(**FUEL))
         if failed and kind == "schema":
@@ -58,6 +60,9 @@ class Constraint:
         if failed:
             raise ValueError(f"{what}: {said[0].strip()}")
         self.report += said
+
+    def _start_empty(self):
+        self._matchers = weakref.WeakKeyDictionary()        # View -> {Lead or None: a matcher at the beginning}
 
     @classmethod
     def schema(cls, schema: Any, *, whitespace: Whitespace = "default",
@@ -68,7 +73,8 @@ class Constraint:
         whitespace      "default": as json.dumps writes; "compact": none; "any": up to 20 blanks wherever JSON allows
         enforce         "strict": gomlx.UnsupportedSchema for what cannot be enforced; "relaxed": it is left out, the
                         finished text is checked by the package jsonschema, ValueError as result.error if not valid
-        strict_formats  unknown formats are unsupported, too, instead of annotations
+        strict_formats  unknown formats are unsupported, too, instead of annotations; known ones are enforced even where
+                        $schema is 2019-09 or 2020-12, in which a format is an annotation
         """
         arguments.one_of("whitespace", whitespace, tuple(WHITESPACE))
         arguments.one_of("enforce", enforce, ("strict", "relaxed"))
@@ -110,16 +116,32 @@ class Constraint:
         rule = " | ".join(json.dumps(one, ensure_ascii=False) for one in texts)
         return cls("choice", matcher_library().LLMatcher.grammar_from_lark(f"start: {rule}"), "choice")
 
-    def matcher(self, view: Any) -> Any:
-        """A matcher at the beginning, for the tokens of a View."""
-        if view not in self._matchers:
+    def matcher(self, view: Any, lead: Lead | None = None) -> Any:
+        """A matcher at the beginning, for the tokens of a View; lead: what may come before."""
+        known = self._matchers.setdefault(view, {})
+        if lead not in known:
             library = matcher_library()
-            self._matchers[view] = library.LLMatcher(view.matching, self._grammar,
-                                                     limits=library.LLParserLimits(**FUEL), log_level=0)
-        made = self._matchers[view].deep_copy()
+            known[lead] = library.LLMatcher(view.matching, self._after(lead, view),
+                                            limits=library.LLParserLimits(**FUEL), log_level=0)
+        made = known[lead].deep_copy()
         if made.is_error():
             raise ValueError(f"{self.kind}: {made.get_error()}")
         return made
+
+    def _after(self, lead, view):
+        """The grammar of the answer with what may come before it."""
+        if lead is None:
+            return self._grammar
+        rules = view.rules()
+        before = lead.rule(rules, has_blank=self.kind == "schema")
+        return json.dumps({"grammars": [{"name": "main", "lark_grammar": rules.grammar(f"{before} @answer")},
+                                        self.as_part("answer")]})
+
+    def as_part(self, name: str) -> dict[str, Any]:
+        """This as one of several grammars."""
+        is_lark = not self._grammar.startswith('{"grammars"')       # llguidance keeps Lark as it is
+        return {"lark_grammar": self._grammar} | {"name": name} if is_lark else \
+            {**json.loads(self._grammar)["grammars"][0], "name": name}
 
     def parse(self, text: str) -> Any:
         """What a whole text stands for: the object of a schema's text, in its type; else the text itself. ValueError
@@ -138,9 +160,8 @@ class Constraint:
     def __repr__(self) -> str:
         return f"<gomlx.Constraint {self.kind}>"
 
-
-    def outcome(self, text: str, is_complete: bool) -> dict[str, Any]:
-        """What a text that has ended is, as fields of Result."""
+    def outcome(self, text: str, is_complete: bool, has_calls: bool = False) -> dict[str, Any]:
+        """What a text that has ended is, as fields of Result. has_calls: it has calls of tools."""
         if not is_complete:
             where = standing(text) if self.kind == "schema" else f"after {len(text)} characters"
             return {"incomplete": f"the answer ends {where}"}
@@ -224,6 +245,45 @@ def standing(text: str) -> str:
     return f"{'within a string' if string else 'before its end'} at {place}"
 
 
+@dataclass(frozen=True)
+class Lead:
+    """What may come before the answer: the reasoning of a format of gomlx.parsing. state, header: where the prompt
+    ends; has_thought: the prompt has reasoning that has ended; starts_with_header: gpt-oss's channels."""
+    marks: str                                          # of the format, as JSON
+    leading: tuple[str, ...]
+    state: str
+    header: str
+    has_thought: bool
+    has_channels: bool
+
+    @classmethod
+    def of(cls, parser: Any) -> Lead:
+        made = parser.format
+        return cls(json.dumps(made.marks), tuple(sorted(made.leading)), parser.state, parser.header, parser.has_thought,
+                   made.start == "header")
+
+    def thought(self, rules: Rules, has_blank: bool) -> str:
+        """The reasoning. has_blank: blank lines may follow it."""
+        if self.has_channels:
+            return call_grammars.channels(rules, self.state, self.header) if self.state != "answer" else ""
+        return call_grammars.reasoning(rules, json.loads(self.marks), self.leading, self.state, self.has_thought,
+                                       has_blank)
+
+    def rule(self, rules: Rules, has_blank: bool) -> str:
+        """All that is before the answer."""
+        if self.has_channels and self.state != "answer":
+            return f"{self.thought(rules, has_blank)} {call_grammars.final_channel(rules)}"
+        return self.thought(rules, has_blank)
+
+    def answer_of(self, text: str) -> str:
+        """The answer in a text that begins after the prompt, special tokens written out."""
+        if self.has_channels:
+            return text.rpartition("<|message|>")[2]
+        closing = next((mark for mark, to in json.loads(self.marks).get("reasoning", {}).items() if to == "answer"), "")
+        began = self.state != "answer" or any(text.startswith(one) for one in (*self.leading, "<|channel>"))
+        return text.partition(closing)[2] if began and closing else text
+
+
 class View:
     """A tokenizer as the matcher sees it: the bytes of each of a model's ids. ends: ids that end a generation."""
 
@@ -237,6 +297,18 @@ class View:
         self._tokenizer = tokenizer
         self.matching = library.LLTokenizer(library.TokenizerWrapper(self), n_vocab=vocab, eos_token=list(ends),
                                             slices=library.LLTokenizer.json_slices())
+
+    def rules(self) -> Rules:
+        """An empty grammar for these tokens."""
+        return Rules(self._special, self.matching.eos_tokens, lambda text: self._id(text) is not None)
+
+    def _id(self, text):
+        found = self._tokenizer.token_to_id(text)
+        return found if found is not None and found < self.vocab else None
+
+    def _special(self, text):
+        found = self._id(text)
+        return found if found in self.special_token_ids else None
 
     def __call__(self, text: str | bytes) -> list[int]:
         """Ids whose bytes are the text's, nothing before them: the tokenizer's own where it has such."""
@@ -290,30 +362,23 @@ def _in_background(function):
 
 class Follower:
     """Where one stream stands in its constraint; called with its ids before each token, it gives the mask.
-    begins: whether the text of the answer has begun; while it has not (reasoning), anything may come but the end.
-    openings: ids that may come first instead of the answer, and begin such a part."""
+    lead: what may come before the answer, as rules."""
 
-    def __init__(self, constraint: Constraint, view: View, n_prompt: int, begins: Any = lambda: True,
-                 openings: Sequence[int] = ()) -> None:
+    def __init__(self, constraint: Constraint, view: View, n_prompt: int, lead: Lead | None = None) -> None:
         self.constraint = constraint
         self._view = view
-        self._matcher = constraint.matcher(view)
-        self._begins = begins
-        self._openings = set(openings)
+        self._lead = lead
+        self._matcher = constraint.matcher(view, lead)
         self._bytes = (view.vocab + 31) // 32 * 4       # of a mask
         self._n_prompt = n_prompt
         self._read = n_prompt           # ids that are done with
-        self._free = False              # the id to come is no part of the answer
-        self._taken = []                # ids of the answer
+        self._taken = []                # ids that the stream has drawn
         self._coming = None             # the mask that is being made
 
     def __call__(self, ids: memoryview) -> bytes:
         for token in ids[self._read:]:
             self._take(token)
         self._read = len(ids)
-        self._free = not self._has_begun()
-        if self._free:
-            return self._all_but_ends()
         bits = self._coming.result() if self._coming is not None else self._bits()
         self._coming = None
         if self._matcher.is_error():
@@ -324,43 +389,27 @@ class Follower:
         """The stream drew a token: its mask for the next one may be made beside the pass."""
         self._read += 1
         self._take(token)
-        if self._has_begun() and not self._matcher.is_stopped():
+        if not self._matcher.is_stopped():
             self._coming = _in_background(self._bits)
 
     def _take(self, token):
         if self._coming is not None:
             self._coming.result()
             self._coming = None
-        if self._free or (not self._taken and token in self._openings):
-            return
         self._taken.append(token)
         self._matcher.consume_token(token)
 
-    def _has_begun(self):
-        return bool(self._taken) or self._begins()
-
     def _bits(self):
-        bits = self._matcher.compute_bitmask()[:self._bytes]    # it has room for one id more
-        if self._taken or not self._openings:
-            return bits
-        bits = bytearray(bits)
-        for one in self._openings:
-            bits[one // 8] |= 1 << one % 8
-        return bytes(bits)
+        return self._matcher.compute_bitmask()[:self._bytes]    # it has room for one id more
 
-    def _all_but_ends(self):
-        bits = bytearray(b"\xff" * self._bytes)
-        for one in self._view.matching.eos_tokens:
-            bits[one // 8] &= ~(1 << one % 8)
-        return bytes(bits)
-
-    def outcome(self, output: Sequence[int], stopped: bool) -> dict[str, Any]:
-        """What the answer is when the stream has ended, as fields of Result. output: its ids."""
+    def outcome(self, output: Sequence[int], stopped: bool, has_calls: bool) -> dict[str, Any]:
+        """What the answer is when the stream has ended, as fields of Result. output: its ids; has_calls: of tools."""
         for token in output[self._read - self._n_prompt:]:
             self._read += 1
             self._take(token)
         text = b"".join(self._view.tokens[one] for one in self._taken).decode("utf-8", "ignore")
-        fields = self.constraint.outcome(text, stopped and self.is_complete)
+        text = self._lead.answer_of(text) if self._lead is not None else text
+        fields = self.constraint.outcome(text, stopped and self.is_complete, has_calls)
         return fields | {"unenforced": self.constraint.unenforced}
 
     @property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from gomlx import _gomlx, abilities
 from gomlx._base import arguments, notebook
 from gomlx._generation import chat, constraints, prefixes, scoring
+from gomlx._generation import tool_choice as tool_choices
 from gomlx._generation.adapters import Adaptable, AdapterChoice
 from gomlx._generation.inspection import Inspectable, engine_edits
 from gomlx._generation.options import (
@@ -30,7 +31,7 @@ from gomlx._generation.prompt_cache import PromptCache, common_length, packed
 from gomlx._generation.sampling import Sampling
 from gomlx._generation.scoring import Classified, Score
 from gomlx._generation.streams import BatchStream, Generation, Result, Slots, TokenStream
-from gomlx.parsing import ANSWER, Parser, ThinkingBudget, TokenReader, closing_of, detect
+from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.probes import Prober
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class Model(Adaptable, Inspectable):
         parser = self._parser_of(prompt, ids, options)
         processors = [*options.logits_processors]
         if options.thinking_budget is not None:
-            processors.append(self._thinking_budget(parser, options.thinking_budget))
+            processors.append(self._thinking_budget(parser, options.thinking_budget, constraints.of(options)))
         seed = draw_seed() if options.seed is None else options.seed
         timeout = 0 if deadline is None else max(deadline - time.monotonic(), 1e-9)
         edits = engine_edits(self, options.steer, len(ids))
@@ -228,11 +229,8 @@ class Model(Adaptable, Inspectable):
         if constraint is None:
             return None
         view = self._views.of(self.tokenizer, self.vocab_size, self._ends_of(options))
-        if parser is None:
-            return constraints.Follower(constraint, view, n_prompt)
-        marks = [self.tokenizer.token_to_id(one) for one in parser.openings]
-        return constraints.Follower(constraint, view, n_prompt, lambda: parser.state == ANSWER,
-                                    [one for one in marks if one is not None])
+        lead = constraints.Lead.of(parser) if parser is not None else None
+        return constraints.Follower(constraint, view, n_prompt, lead)
 
     def _parser_of(self, prompt, ids, options):
         if not isinstance(options.parser, str):
@@ -438,6 +436,7 @@ class Model(Adaptable, Inspectable):
              **changes: Unpack[ChatOptions]) -> TokenStream | BatchStream: ...
     @shown_with(ChatOptions)
     def chat(self, messages: str | Sequence[Message], *, n: int = 1, tools: Sequence[dict[str, Any]] | None = None,
+             tool_choice: str | Mapping[str, Any] | None = None, parallel_tool_calls: bool = True,
              add_generation_prompt: bool = True, template_args: dict[str, Any] | None = None,
              enable_thinking: bool | None = None, chat_format: str | None = None,
              parser: str | Parser | None = "auto", options: GenerationOptions | None = None,
@@ -450,6 +449,10 @@ class Model(Adaptable, Inspectable):
                             raises ValueError
         thinking_budget     as in generate(); ValueError when the template knows no reasoning
         tools               as in OpenAI's API; ValueError when the template takes none
+        tool_choice         holds the answer to the tools (docs/structured-output.md): "none" calls none, "auto" may,
+                            with arguments of the tool's schema, "required" does, a tool's name or OpenAI's dict calls
+                            that one. None: nothing is held, unless a tool has "strict": true, or with
+        parallel_tool_calls False: at most one call
         chat_format         a built-in format (chat_formats.py) instead of the model's template
         parser              "auto" takes reasoning and calls of tools out of the text as the template writes them; else
         as
@@ -468,12 +471,13 @@ class Model(Adaptable, Inspectable):
             parser = options.parser
         asked = options.given() | changes if options is not None else changes
         text, made = self._rendered(messages, **asked | {
-            "tools": tools, "add_generation_prompt": add_generation_prompt, "template_args": template_args,
+            "tools": tools, "tool_choice": tool_choice, "parallel_tool_calls": parallel_tool_calls,
+            "add_generation_prompt": add_generation_prompt, "template_args": template_args,
             "enable_thinking": enable_thinking, "chat_format": chat_format, "parser": parser})
         return self.generate(text, n=n, options=made)
 
-    def _rendered(self, messages, *, tools=None, add_generation_prompt=True, template_args=None, enable_thinking=None,
-                  chat_format=None, parser="auto", **options):
+    def _rendered(self, messages, *, tools=None, tool_choice=None, parallel_tool_calls=True, add_generation_prompt=True,
+                  template_args=None, enable_thinking=None, chat_format=None, parser="auto", **options):
         """(the text of the messages, GenerationOptions) for _open()."""
         made = GenerationOptions(**options)
         tools = arguments.sequence("tools", tools, "a list of tools") if tools is not None else None
@@ -492,12 +496,17 @@ class Model(Adaptable, Inspectable):
                     made = made.replace(reset=True)
         else:
             text = render(messages)
-        if tools and any(getattr(made, one) is not None for one in CONSTRAINTS):
-            raise ValueError("tools: an answer with a constraint can call none; give one of the two")
+        template = self.tokenizer.template_for(tools, chat_format)
         if parser == "auto":
-            parser = detect(self.tokenizer.template_for(tools, chat_format),
-                            lambda token: self.tokenizer.token_to_id(token) is not None)
+            parser = detect(template, lambda token: self.tokenizer.token_to_id(token) is not None)
         parser = Parser(parser, tools, text) if isinstance(parser, str) else copy.deepcopy(parser)
+        if tools or tool_choice is not None:
+            constraint = tool_choices.constraint_of(
+                tools or (), tool_choice, arguments.flag("parallel_tool_calls", parallel_tool_calls), made.whitespace,
+                constraints.of(made), parser.format if parser is not None else None, template)
+            made = made.replace(**dict.fromkeys(CONSTRAINTS) | {"constraint": constraint})
+            if parser is not None:
+                parser.holds_calls = isinstance(constraint, tool_choices.ToolConstraint)
         return text, made.replace(parser=parser)
 
     def _text_of_messages(self, messages, *, tools=None, add_generation_prompt=True, template_args=None,
@@ -531,13 +540,15 @@ class Model(Adaptable, Inspectable):
                 f"the messages are another conversation than the session's: its {len(held)} tokens do not begin with "
                 f"{first!r:.60}; append=True adds new messages alone to it, reset=True forgets it")
 
-    def _thinking_budget(self, parser, budget):
+    def _thinking_budget(self, parser, budget, constraint):
         if parser is None:
             raise ValueError(f"thinking_budget is {budget}, but this model's template knows no reasoning, and no "
                              f"parser is "
                              "given that does")
-        closing = self.tokenizer.bare(closing_of(parser.format))
-        return ThinkingBudget(parser, budget, closing)
+        closing = closing_of(parser.format)
+        if constraint is not None:              # after its end the constraint says what comes
+            closing = closing.rstrip() if constraint.kind != "tools" else closing.partition("<|channel|>")[0].rstrip()
+        return ThinkingBudget(parser, budget, self.tokenizer.bare(closing))
 
     @overload
     def logits(self, ids: str | Sequence[int], *, adapter: AdapterChoice = None) -> _gomlx.array: ...

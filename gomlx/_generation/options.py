@@ -127,12 +127,16 @@ class Templating(TypedDict, total=False):
 class ChatOptions(GenerateOptions, Templating, total=False):
     """Of chat(), but for `n` and `options`."""
     tools: Sequence[dict[str, Any]] | None
+    tool_choice: str | Mapping[str, Any] | None
+    parallel_tool_calls: bool
     add_generation_prompt: bool
 
 
 class BatchOptions(CommonOptions, Templating, total=False):
     """Of generate_batch(), for all prompts."""
     tools: Sequence[dict[str, Any]] | None
+    tool_choice: str | Mapping[str, Any] | None
+    parallel_tool_calls: bool
     add_generation_prompt: bool
 
 

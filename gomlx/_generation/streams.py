@@ -141,13 +141,13 @@ class Generation:
             active_memory_bytes=_gomlx._processor_memory()[0],
             prefill_difference=self._prefill_difference,
             profile=self.stream.profile() if self.stream is not None else None,
-            **vars(parsed), **self._outcome(finish_reason, error))
+            **vars(parsed), **self._outcome(finish_reason, error, bool(parsed.tool_calls)))
 
-    def _outcome(self, finish_reason, error):
+    def _outcome(self, finish_reason, error, has_calls):
         """What the answer is under its constraint, as fields of Result."""
         if self._follower is None or error is not None:
             return {}
-        return self._follower.outcome(self._ids, finish_reason == "stop")
+        return self._follower.outcome(self._ids, finish_reason == "stop", has_calls)
 
     def _stop(self, stats):
         if stats["stop_text"] >= 0:

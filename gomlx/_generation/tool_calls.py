@@ -67,6 +67,15 @@ def json_value(text, what):
         raise Unreadable(f"{what} is not JSON: {error}") from None
 
 
+def is_within_text(body):
+    """Whether a call so far ends within a quoted text, or within the functions of read_xml()."""
+    if body.lstrip().startswith("<function="):
+        return not body.rstrip().endswith("</function>")
+    if body.lstrip().startswith("call:"):
+        return body.count(QUOTE) % 2 == 1
+    return '"' in re.sub(r'"(?:[^"\\]|\\.)*"', "", body, flags=re.S)
+
+
 # ---- JSON: Qwen, Hermes, Llama 3, Mistral ----
 
 def from_object(value, raw, offered):
@@ -109,7 +118,8 @@ def read_tagged(body, raw, offered):
 # ---- <function=NAME><parameter=KEY>value</parameter></function> ----
 
 FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*)", re.S)
-PARAMETER = re.compile(r"<parameter=([^>\n]*)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.S)
+PARAMETER = re.compile(r"<parameter=([^>\n]*)>")
+TEXT = re.compile(r"(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.S)
 
 
 def read_xml(body, raw, offered):
@@ -126,14 +136,36 @@ def read_function(body, raw, offered):
     inside = inside if closing else rest
     types = properties(offered.get(name, {}))
     arguments, errors = {}, [] if closing else ["</function> is missing"]
-    for key, text in PARAMETER.findall(inside):
-        key, text = key.strip(), text.removeprefix("\n").removesuffix("\n")
+    for key, text in parameters(inside, types):
+        text = text.removeprefix("\n").removesuffix("\n")
         try:
             arguments[key] = typed(text, types.get(key))
         except Unreadable as error:
             arguments[key] = text
             errors.append(f"{key}: {error}")
     return made(name, arguments, raw, offered, f"{name}: " + "; ".join(errors) if errors else None)
+
+
+def parameters(text, types):
+    """(key, text of the value) of each parameter. What is JSON by its type ends where the JSON does: it may have texts
+    that look like tags."""
+    at = 0
+    while (found := PARAMETER.search(text, at)) is not None:
+        key, at = found[1].strip(), found.end()
+        kinds = kinds_of(types.get(key))
+        whole = json_before(text, at, "</parameter>") if kinds and "string" not in kinds else None
+        value, at = whole if whole is not None else ((rest := TEXT.match(text, at))[1], rest.end())
+        yield key, value
+
+
+def json_before(text, at, marker):
+    """(the text of JSON that begins here and ends before a marker, where that ends); None: there is none."""
+    at = blank(text, at)
+    try:
+        end = blank(text, json.JSONDecoder().raw_decode(text, at)[1])
+    except (ValueError, RecursionError):
+        return None
+    return (text[at:end], end + len(marker)) if text.startswith(marker, end) else None
 
 
 def properties(schema):
@@ -324,18 +356,37 @@ def read_mistral(body, raw, offered):
 # ---- DeepSeek: TYPE<｜tool▁sep｜>NAME, then fenced JSON; since V3.1 NAME<｜tool▁sep｜>JSON ----
 
 FENCED = re.compile(r"([^\n]*)\n```(?:json)?\n(.*?)\n?```\s*", re.S)
+HEAD = re.compile(r"<｜tool▁call▁begin｜>(.*?)<｜tool▁sep｜>(?:([^\n{]*)\n```(?:json)?\n)?", re.S)
 
 
 def read_deepseek(body, raw, offered):
-    calls, begin, end = [], "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
-    for one in body.split(begin)[1:]:
-        own, closing, _ = one.partition(end)
+    calls, at, begin = [], body.find("<｜tool▁call▁begin｜>"), "<｜tool▁call▁begin｜>"
+    while at >= 0:
+        end = deepseek_end(body, at)
+        own, whole = body[at + len(begin):end], body[at:end]
+        closing = "<｜tool▁call▁end｜>"
+        own = own.removesuffix(closing)
         name, _, text = own.partition("<｜tool▁sep｜>")
         fenced = FENCED.fullmatch(text)
         name, text = (fenced[1], fenced[2]) if fenced else (name, text)
-        name, whole = name.strip(), begin + own + closing
+        name = name.strip()
         try:
             calls.append(from_object({"name": name, "arguments": json_value(text, "arguments")}, whole, offered))
         except Unreadable as error:
             calls.append(ToolCall(name, None, whole, f"{name}: {error}"))
+        at = body.find(begin, end)
     return calls or [broken(raw, "expected <｜tool▁call▁begin｜>")]
+
+
+def deepseek_end(body, at):
+    """Where a call ends: after the marker that follows its JSON, or else the first one; or before the next call."""
+    head, closing = HEAD.match(body, at), "<｜tool▁call▁end｜>"
+    if head is not None:
+        for marker in (closing, f"```{closing}"):
+            if (found := json_before(body, head.end(), marker)) is not None:
+                return found[1]
+    end = body.find(closing, at)
+    following = body.find("<｜tool▁call▁begin｜>", at + 1)
+    if end >= 0 and (following < 0 or end < following):
+        return end + len(closing)
+    return following if following >= 0 else len(body)

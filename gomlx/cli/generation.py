@@ -9,15 +9,17 @@ from gomlx.cli.talk import Conversation
 
 
 def add(commands):
-    made = commands.add("generate", generate, "Continue a text.", options.model, options.sampling, options.json,
+    made = commands.add("generate", generate, "Continue a text.", options.model, options.sampling, options.form,
+                        options.json,
                         examples=['gomlx generate "Once upon a time" -n 100 --seed 1',
                                   'gomlx generate -m org/name:Q4_K_M "The answer is" -t 0 --stop .',
-                                  "cat prompt.txt | gomlx generate - --json"])
+                                  "cat prompt.txt | gomlx generate - --json",
+                                  'gomlx generate "A person as JSON: " --schema person.json'])
     made.add_argument("text", help="the text to continue; - reads standard input")
     made.add_argument("--samples", type=int, default=1, metavar="N", help="continuations of the text, which is "
                       "computed once")
     made = commands.add("chat", chat, "Answer once, or talk when no text is given.", options.model, options.sampling,
-                        options.json,
+                        options.form, options.json,
                         examples=["gomlx chat", 'gomlx chat "Tell me a story about a cat." -n 200',
                                   'gomlx chat -m path/to/model --system "Answer in one sentence." --no-think'])
     made.add_argument("text", nargs="?", help="the question; - reads standard input")
@@ -28,6 +30,9 @@ def add(commands):
     made.add_argument("--show-reasoning", action="store_true", help="print reasoning also where standard output is "
                       "not a terminal")
     made.add_argument("--tools", metavar="FILE", help="a JSON list of the tools that the model may call")
+    made.add_argument("--tool-choice", metavar="NAME", help="none, auto (calls are valid under their tools' schemas), "
+                      "required, or the tool that has to be called (default: what is written is not held to the tools)")
+    made.add_argument("--one-call", action="store_true", help="at most one call of a tool")
     made.add_argument("--chat-format", metavar="NAME", help="a built-in format instead of the model's template")
 
 
@@ -35,7 +40,8 @@ def generate(args):
     if args.samples != 1:
         return samples(args)
     with options.load(args) as model, \
-            model.generate(options.read_text(args.text), **options.sampling_of(args)) as stream:
+            model.generate(options.read_text(args.text),
+                           **options.sampling_of(args) | options.form_of(args)) as stream:
         show(stream, args)
     return 0
 
@@ -43,7 +49,8 @@ def generate(args):
 def samples(args):
     """Prints the continuations when all have ended, or as JSON each one as soon as it has."""
     with options.load(args) as model, \
-            model.generate(options.read_text(args.text), n=args.samples, **options.sampling_of(args)) as stream:
+            model.generate(options.read_text(args.text), n=args.samples,
+                           **options.sampling_of(args) | options.form_of(args)) as stream:
         for index, token in stream:
             if args.json and token.finish_reason is not None:
                 print_json({"index": index} | result_json(stream.ended(index)))
@@ -92,8 +99,13 @@ def chat_options(args):
     tools = options.read_json_file(args.tools) if args.tools is not None else None
     if args.tools is not None and not isinstance(tools, list):
         raise ValueError(f"{args.tools}: expected a list of tools")
-    return options.sampling_of(args) | {"tools": tools, "enable_thinking": args.think, "chat_format": args.chat_format,
-                                        "thinking_budget": args.thinking_budget}
+    if not tools and (args.tool_choice is not None or args.one_call):
+        raise ValueError(f"{'--one-call' if args.one_call else '--tool-choice'}: --tools FILE says which there are")
+    held = {"tool_choice": args.tool_choice} if args.tool_choice is not None else {}
+    held |= {"parallel_tool_calls": False} if args.one_call else {}
+    return options.sampling_of(args) | options.form_of(args) | held | {
+        "tools": tools, "enable_thinking": args.think, "chat_format": args.chat_format,
+        "thinking_budget": args.thinking_budget}
 
 
 def chat(args):

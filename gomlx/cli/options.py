@@ -117,6 +117,26 @@ def sampling_of(args):
                       **({"profile": True} if args.profile else {})}
 
 
+def form():
+    """Options that say what the answer has to be."""
+    made = group()
+    of = made.add_argument_group("form", "what the answer has to be: one of these").add_mutually_exclusive_group()
+    of.add_argument("--schema", metavar="FILE", help="JSON that is valid under the schema in a JSON file")
+    of.add_argument("--regex", metavar="PATTERN", help="a text that all of a pattern matches")
+    of.add_argument("--grammar", metavar="FILE", help="a text of the grammar in a file: Lark's notation or GBNF")
+    of.add_argument("--choice", action="append", metavar="TEXT", help="one of some texts; is given for each of them")
+    return made
+
+
+def form_of(args):
+    if args.schema is not None:
+        return {"schema": read_json_file(args.schema)}
+    if args.grammar is not None:
+        with open(args.grammar, encoding="utf-8") as file, decoding(args.grammar):
+            return {"grammar": file.read()}
+    return {name: value for name in ("regex", "choice") if (value := getattr(args, name)) is not None}
+
+
 def load(args, **more):
     """Loads the model that options.model names. more: further options of gomlx.load."""
     if args.model is None:

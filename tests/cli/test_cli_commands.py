@@ -179,6 +179,22 @@ def test_switches_that_the_model_does_not_have(capfd, tmp_path):
     assert status == 1 and "tools.json: not JSON" in err
 
 
+def test_the_form_of_an_answer(capfd, tmp_path):
+    pytest.importorskip("llguidance", reason="gomlx[structured] is not installed")
+    (tmp_path / "schema.json").write_text('{"type": "array", "items": {"type": "boolean"}, "maxItems": 2}')
+    (tmp_path / "grammar.gbnf").write_text('root ::= "a" [0-9] "z"')
+    for flags, pattern in ((["--schema", str(tmp_path / "schema.json")], r"\[((true|false)(, (true|false))?)?\]"),
+                           (["--grammar", str(tmp_path / "grammar.gbnf")], "a[0-9]z"), (["--regex", "b{3}"], "bbb"),
+                           (["--choice", "one", "--choice", "two"], "one|two")):
+        for command in ("generate", "chat"):
+            status, out, _ = run(capfd, command, "Hi", "--seed", "1", *flags)
+            assert status == 0 and re.fullmatch(pattern, out.strip())
+    status, out, err = run(capfd, "generate", "Hi", "--regex", "(")
+    assert status == 1 and "invalid regex" in err
+    status, out, err = run(capfd, "chat", "Hi", "--tool-choice", "auto")
+    assert status == 1 and "--tool-choice: --tools FILE says which" in err
+
+
 def test_a_built_in_format(capfd):
     status, out, _ = run(capfd, "chat", "Hi", "--chat-format", "llama2", "-n", "3", "-t", "0", "--json")
     with gomlx.load() as model:

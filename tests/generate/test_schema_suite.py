@@ -1,5 +1,6 @@
 """JSON-Schema-Test-Suite: what compiles rejects each invalid document, and nearly no valid one is rejected."""
 import glob
+import itertools
 import json
 import os
 
@@ -29,6 +30,23 @@ def accepts(constraint, view, document):
     return whole and matcher.is_accepting() and not matcher.is_error()
 
 
+def usual(value):
+    """The same value as JSON is usually written: whole numbers without a fraction."""
+    if isinstance(value, list):
+        return [usual(one) for one in value]
+    if isinstance(value, dict):
+        return {key: usual(one) for key, one in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def spellings(document):
+    """Texts of one document: properties come in the order of a schema, which is not always the document's."""
+    yield document
+    yield usual(document)
+    if isinstance(document, dict) and 1 < len(document) < 5:
+        yield from (usual(dict(pairs)) for pairs in itertools.permutations(document.items()))
+
+
 def schema_of(group, draft):
     schema = group["schema"]
     if draft == "draft7" and isinstance(schema, dict):
@@ -36,9 +54,9 @@ def schema_of(group, draft):
     return schema
 
 
-@pytest.mark.parametrize("draft, compiled_least, rejected_most", [("draft2020-12", 0.6, 24), ("draft7", 0.7, 15)])
-def test_the_suite(shared, draft, compiled_least, rejected_most):
-    view, groups, compiled, wrong, rejected = Bytes(), 0, 0, [], []
+@pytest.mark.parametrize("draft, compiled_least", [("draft2020-12", 0.6), ("draft7", 0.7)])
+def test_the_suite(shared, draft, compiled_least):
+    view, groups, compiled, n_valid, wrong, rejected = Bytes(), 0, 0, 0, [], []
     for path in sorted(glob.glob(os.path.join(shared, "data", "schemas", "tests", draft, "*.json"))):
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
@@ -51,9 +69,10 @@ def test_the_suite(shared, draft, compiled_least, rejected_most):
                 continue
             compiled += 1
             for test in group["tests"]:
-                accepted = accepts(constraint, view, test["data"])
+                accepted = any(accepts(constraint, view, one) for one in spellings(test["data"]))
+                n_valid += test["valid"]
                 name = os.path.basename(path), group["description"], test["description"]
                 wrong += [name] if accepted and not test["valid"] else []
                 rejected += [name] if test["valid"] and not accepted else []
     assert not wrong
-    assert compiled >= compiled_least * groups and len(rejected) <= rejected_most
+    assert compiled >= compiled_least * groups and len(rejected) <= 0.005 * n_valid, rejected
