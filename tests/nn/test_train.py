@@ -15,6 +15,7 @@ import gomlx
 import gomlx.core as mx
 from gomlx import _gomlx, lora
 from gomlx._training.distillation import StoredTeacher, key_of
+from gomlx._training.settings import OPTIMIZERS
 from gomlx._training.steps import check_finite
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -176,6 +177,27 @@ def test_losses_fall_over_steps(model, loss, data, options):
     assert last.gradient_norm > 0 and last.peak_memory_bytes > 1e6 and last.seconds > 0 and last.targets < last.tokens
     if loss in ("dpo", "orpo"):
         assert last.metrics["accuracy"] == 1.0
+
+
+RATES = {"adamw": 5e-3, "adam": 5e-3, "sgd": 0.05, "lion": 1e-3, "adafactor": 0.2, "muon": 0.01, "rmsprop": 2e-3,
+         "adagrad": 0.02, "adadelta": 8.0, "adamax": 1e-2}
+
+
+def test_all_optimisers_have_a_rate():
+    assert set(RATES) == set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_each_optimiser_learns_and_is_resumed_with_its_bits(model, name, tmp_path):
+    options = {"optimizer": name, "learning_rate": RATES[name], "batch": 6, "steps": 6}
+    whole = train(model, **options).finish()
+    assert whole.losses[-1] < 0.95 * whole.losses[0]
+    run = train(model, ROWS, run=tmp_path / "run", **options)
+    for _ in range(3):
+        next(run)
+    run.save()
+    again = gomlx.train(model, ROWS, resume=tmp_path / "run", progress=False).finish()
+    assert again.losses == whole.losses and bits(again) == bits(whole)
 
 
 def test_a_student_comes_nearer_to_its_teacher(exact, student):
