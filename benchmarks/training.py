@@ -1,21 +1,23 @@
 """Measures a step of QLoRA on gomlx's engine, on PyTorch's PEFT and on mlx-lm, and prints one table.
 
     pip install . numpy gguf torch transformers peft mlx-lm
-    python benchmarks/training.py                               # about ten minutes
-    python benchmarks/training.py --only smollm2 --tokens 512 --repeat 3
+    python benchmarks/training.py                               # half an hour, the most of it mlx
+    python benchmarks/training.py --only smollm2 --tokens 512 --libraries "gomlx bfloat16,peft bfloat16" --repeat 3
 
-A step is forward, backward and Adam for one sequence of --tokens tokens: rank 8 on all seven projections of all layers,
+A step is forward, backward and Adam for one sequence of so many tokens: rank 8 on all seven projections of all layers,
 of a model of a true shape with random weights (models.py; made in --folder once). gomlx reads Q4_K_M; "int8" rounds
 activations as decoders do, "bfloat16" both factors of products with the model's matrices, "float32" nothing. PEFT has
 the same shape dequantised, in float32 and in bfloat16; mlx-lm has MLX's 4 bits in groups of 64, on gomlx.core and on
 the installed mlx, which takes minutes. Each library measures in a process of its own, one after the other.
 Seconds are medians with [least..greatest] of --repeat steps after one that warms up; where that one takes longer than
---seconds, it is the only one ("first"). "memory" is the highest resident memory of the steps less what was resident
-before the first one, with the weights: MB; in brackets over the floor, what a step must keep. "of peak": operations of
-the step, those of layers that are computed again included, over the time and over what fma.c measured in the same run
-with float32."""
+--seconds, it is the only one ("first"). A library that has not ended after --limit seconds is ended then, and one that
+fails is a row that says so; the others go on. "tokens/s" is of the median. "memory" is the highest resident memory of
+the steps less what was resident before the first one, with the weights: MB; in brackets over the floor, what a step
+must keep. "of peak": operations of the step, those of layers that are computed again included, over the time and over
+what fma.c measured in the same run with float32."""
 import argparse
 import gc
+import itertools
 import json
 import os
 import statistics
@@ -219,23 +221,56 @@ def floor(shape, n, checkpoints):
     return 4 * (n * kept + rows * shape["vocab"] + 4 * terms) / 2**20
 
 
-def measure(options):
+def measure(options, limit):
+    """What a library measured, or {"failed": a line}."""
     command = [sys.executable, "-P", os.path.abspath(__file__), "--worker", json.dumps(options)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"not done after {limit:g} s"}
     if done.returncode:
-        sys.exit(f"{options['library']} failed:\n{done.stderr[-3000:]}")
+        print(f"{options['library']} failed:\n{done.stderr[-3000:]}", file=sys.stderr, flush=True)
+        return {"failed": f"failed with {done.returncode}"}
     return json.loads(done.stdout)
+
+
+def row(case, result):
+    """A line of the table."""
+    start = f"| {case['model']} | {case['tokens']} | {case['checkpoints']} | {case['library']} | "
+    if "failed" in result:
+        return f"{start}{result['failed']} | | | |"
+    times, n, checkpoints = result["times"], case["tokens"], case["checkpoints"] == "on"
+    median = statistics.median(times)
+    share = operations(case["shape"], n, checkpoints) / median / case["peak"] / 1e9
+    spread = f"[{min(times):.3g}..{max(times):.3g}]" if times != [result["first"]] else "first"
+    return (f"{start}{median:.3g} {spread} | {n / median:.0f} | {share:.0%} of {case['peak']:.0f} | "
+            f"{result['memory']:.0f} ({result['memory'] / case['floor']:.2f}) |")
+
+
+def cases(arguments):
+    """What there is to measure, as options of workers."""
+    import models
+    for name in arguments.only.split(","):
+        shape = vars(models.SHAPES[name])
+        path = models.quantised(name, arguments.quant, arguments.folder, arguments.peers)
+        for n, checkpoints, library in itertools.product(arguments.tokens.split(","), arguments.checkpoints.split(","),
+                                                         arguments.libraries.split(",")):
+            yield name, {
+                "library": library, "gguf": path, "shape": shape, "sizes": sizes(shape), "vocab": shape["vocab"],
+                "tokens": int(n), "checkpoints": checkpoints == "on", "repeat": arguments.repeat,
+                "seconds": arguments.seconds, "threads": arguments.threads}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="smollm2,qwen3", help="shapes of models.py, separated by commas")
     parser.add_argument("--libraries", default=",".join(LIBRARIES), help="separated by commas")
-    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--tokens", default="512,2048", help="separated by commas")
     parser.add_argument("--checkpoints", default="off,on")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20, help="that a library takes at most for its steps")
+    parser.add_argument("--limit", type=float, default=300, help="seconds after which a library's process is ended")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--quant", default="Q4_K_M")
     parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "gomlx-benchmarks"))
@@ -249,34 +284,21 @@ def main():
 
     sys.path.insert(0, HERE)
     import matmul
-    import models
 
     from gomlx import _gomlx
     peak = matmul.Peak(_gomlx.isa())
-    print("| model | checkpoints | library | s | of peak | memory MB |\n|---|---|---|---|---|---|")
+    print("| model | tokens | checkpoints | library | s | tokens/s | of peak | memory MB |\n" + 8 * "|---" + "|")
     found = []
-    for name in arguments.only.split(","):
-        shape = vars(models.SHAPES[name])
-        path = models.quantised(name, arguments.quant, arguments.folder, arguments.peers)
-        for checkpoints in arguments.checkpoints.split(","):
-            for library in arguments.libraries.split(","):
-                result = measure({
-                    "library": library, "gguf": path, "shape": shape, "sizes": sizes(shape), "vocab": shape["vocab"],
-                    "tokens": arguments.tokens, "checkpoints": checkpoints == "on", "repeat": arguments.repeat,
-                    "seconds": arguments.seconds, "threads": arguments.threads})
-                rate = peak(arguments.threads)
-                times = result["times"]
-                share = operations(shape, arguments.tokens, checkpoints == "on") / statistics.median(times) / rate / 1e9
-                least = floor(shape, arguments.tokens, checkpoints == "on")
-                spread = f"[{min(times):.3g}..{max(times):.3g}]" if times != [result["first"]] else "first"
-                found.append({"model": name, "checkpoints": checkpoints, "library": library, "peak": rate,
-                              "floor": least, **result})
-                print(f"| {name} | {checkpoints} | {library} | {statistics.median(times):.3g} {spread} | "
-                      f"{share:.0%} of {rate:.0f} | {result['memory']:.0f} ({result['memory'] / least:.2f}) |",
-                      flush=True)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(found, file)
+    for name, options in cases(arguments):
+        result = measure(options, arguments.limit)
+        case = {"model": name, "tokens": options["tokens"], "checkpoints": "on" if options["checkpoints"] else "off",
+                "library": options["library"], "peak": peak(arguments.threads),
+                "floor": floor(options["shape"], options["tokens"], options["checkpoints"])}
+        print(row(case | {"shape": options["shape"]}, result), flush=True)
+        found.append(case | result)
+        if arguments.json:
+            with open(arguments.json, "w", encoding="utf-8") as file:
+                json.dump(found, file)
 
 
 if __name__ == "__main__":
