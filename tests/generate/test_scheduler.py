@@ -8,6 +8,7 @@ import time
 import pytest
 
 import gomlx
+from gomlx._generation.streams import Generation
 
 STORY = "Once upon a time there was a big dog who lived in a house. "
 PROMPTS = [STORY * n + end for n, end in
@@ -195,6 +196,57 @@ def test_a_failure_is_that_request_s_alone(model, alone):
             broken.read()
         assert isinstance(broken.result.error, ZeroDivisionError) and same(fine.read(), alone[0])
         assert scheduler.stats["failed"] == 1
+
+
+def test_a_result_that_cannot_be_made_is_that_request_s_alone(model, alone, monkeypatch):
+    """A parser, a type's constructor: what they raise ends their request, and not the scheduler."""
+    def fails(self, finish_reason, error, outcome=Generation._outcome):
+        if self._seed == 77 and self._ids and error is None:
+            raise ZeroDivisionError("a type's")
+        return outcome(self, finish_reason, error)
+    monkeypatch.setattr(Generation, "_outcome", fails)
+    with model.scheduler() as scheduler:
+        broken = scheduler.generate("Once", max_tokens=2, seed=77)
+        with pytest.raises(ZeroDivisionError):
+            broken.read()
+        assert isinstance(broken.result.error, ZeroDivisionError)
+        assert same(scheduler.generate(PROMPTS[0], **options(0)).read(), alone[0])
+
+
+def test_a_processor_may_close_its_stream(model):
+    streams, ready = [], threading.Event()
+
+    def closes(ids, logits):
+        ready.wait()
+        streams[0].close()
+    with model.scheduler() as scheduler:
+        streams.append(scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[closes]))
+        ready.set()
+        assert streams[0].read().finish_reason == "cancelled"
+
+
+def test_several_readers_of_one_stream(model, alone):
+    """Threads share its tokens, and each of them ends; of tasks one may wait at a time."""
+    found = []
+    with model.scheduler() as scheduler:
+        stream = scheduler.generate(PROMPTS[6], **options(6))
+        threads = [threading.Thread(target=lambda: found.extend(stream)) for _ in range(4)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert sorted(one.id for one in found if one.id >= 0) == sorted(alone[6].tokens)
+
+        async def two():
+            held = threading.Event()
+            stream = scheduler.generate("Once", max_tokens=1, logits_processors=[lambda *_: held.wait() and None])
+            first = asyncio.create_task(anext(stream))
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="another task waits"):
+                await anext(stream)
+            held.set()
+            await first
+        asyncio.run(two())
 
 
 def test_timeouts_of_what_waits(model):
