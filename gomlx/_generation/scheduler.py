@@ -330,6 +330,9 @@ class Scheduler:
         events = self._decoder.events()
         for stream, event in events or ():
             self._give(stream, event)
+        if events is None:                      # the decoder has none of those that are computed any more
+            for request in list(self._live.values()):
+                self._end(request, error=ValueError("the model was closed while the scheduler served it"))
         with self._lock:
             if self._live:
                 return True

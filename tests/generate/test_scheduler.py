@@ -1,5 +1,6 @@
 """gomlx.Scheduler: whatever else is served, preempted or cached, a request gets the tokens that it gets alone."""
 import asyncio
+import contextlib
 import os
 import random
 import threading
@@ -8,6 +9,7 @@ import time
 import pytest
 
 import gomlx
+from gomlx import _gomlx
 from gomlx._generation.streams import Generation
 
 STORY = "Once upon a time there was a big dog who lived in a house. "
@@ -211,6 +213,32 @@ def test_a_result_that_cannot_be_made_is_that_request_s_alone(model, alone, monk
             broken.read()
         assert isinstance(broken.result.error, ZeroDivisionError)
         assert same(scheduler.generate(PROMPTS[0], **options(0)).read(), alone[0])
+
+
+def test_a_model_that_is_closed_ends_what_is_computed():
+    with gomlx.load() as model:
+        scheduler = model.scheduler(max_streams=1)
+        streams = [scheduler.generate("Once", max_tokens=None, ignore_eos=True) for _ in range(2)]
+        next(streams[0])
+    for stream in streams:
+        with contextlib.suppress(ValueError):   # or it was cancelled, where a pass was under way
+            stream.read()
+        assert stream.result.finish_reason in ("error", "cancelled")
+    scheduler.close()
+
+
+def test_prompts_get_on_however_many_decode(model):
+    """A pass has rows of prompts even where those that decode fill it."""
+    decoder = model._engine.new_decoder()
+    decoder.limit(rows=2, gap_ms=0)
+    streams = [_gomlx.stream(model._engine.new_session(), None, ids, max_tokens=n, temperature=0)
+               for ids, n in (([5], 100), ([6], 100), ([7] * 9, 1))]
+    for stream in streams:
+        decoder.add(stream)
+    passes = 0
+    while not any(stream is streams[2] for stream, _ in decoder.events()):
+        passes += not decoder.running
+        assert passes < 50
 
 
 def test_a_processor_may_close_its_stream(model):
