@@ -28,6 +28,14 @@ def same(a, b):
     return a.tokens == b.tokens and a.logprobs == b.logprobs and a.text == b.text and a.finish_reason == b.finish_reason
 
 
+class Gate(threading.Event):
+    """A logits processor that holds the scheduler's thread until set(): what a test submits meanwhile comes at once,
+    however busy the machine is."""
+
+    def __call__(self, ids, logits):
+        assert self.wait(120)
+
+
 def options(i):
     return {"max_tokens": 20 + 3 * i, "temperature": 1.0, "seed": i} | ({"repetition_penalty": 1.2} if i % 2 else {})
 
@@ -57,8 +65,11 @@ def test_what_is_preempted_goes_on_to_the_same_tokens(model):
     asked = [{"max_tokens": 300, "temperature": 1.0, "seed": i, "ignore_eos": True, "stop": ["never there"]}
              for i in range(3)]
     alone = [model.generate(f"{i} cats", **one).read() for i, one in enumerate(asked)]
+    gate = Gate()
     with model.scheduler(kv_bytes=kv_bytes(model, 4)) as scheduler:
-        streams = [scheduler.generate(f"{i} cats", **one) for i, one in enumerate(asked)]
+        streams = [scheduler.generate(f"{i} cats", **one, logits_processors=[] if i else [gate])
+                   for i, one in enumerate(asked)]
+        gate.set()
         assert all(same(stream.read(), one) for stream, one in zip(streams, alone, strict=True))
         assert scheduler.stats["preempted"] >= 1
         with pytest.raises(MemoryError, match="a prompt of 1200 tokens needs .*kv_bytes"):
@@ -67,17 +78,22 @@ def test_what_is_preempted_goes_on_to_the_same_tokens(model):
 
 def test_priorities(model):
     """Of those that wait the highest is begun first; what runs longest is preempted by none."""
+    gate = Gate()
     with model.scheduler(max_streams=1) as scheduler:
-        first = scheduler.generate("Once", max_tokens=60, ignore_eos=True)
+        first = scheduler.generate("Once", max_tokens=2, ignore_eos=True, logits_processors=[gate], priority=2)
         low, high = (scheduler.generate("Two", max_tokens=2, priority=one) for one in (-1, 1))
+        gate.set()
         assert low.read() and high.read() and first.read()
         assert high.queue_seconds < low.queue_seconds
 
 
 def test_what_prompts_share_is_computed_once(model):
     prompt = model.encode(STORY * 20)
+    gate = Gate()
     with model.scheduler() as scheduler:
-        streams = [scheduler.generate([*prompt, 100 + i], max_tokens=3, temperature=0) for i in range(6)]
+        streams = [scheduler.generate([*prompt, 100 + i], max_tokens=3, temperature=0,
+                                      logits_processors=[] if i else [gate]) for i in range(6)]
+        gate.set()
         results = [stream.read() for stream in streams]
     assert sorted(one.cached_tokens for one in results)[:2] == [0, len(prompt)]
     for i, result in enumerate(results):
@@ -141,9 +157,11 @@ def test_a_task_that_is_cancelled_frees_its_place(model):
         with model.scheduler(max_streams=1) as scheduler:
             async def read(stream):
                 return [token async for token in stream]
-            stream = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
+            gate = Gate()
+            stream = scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[gate])
             task = asyncio.create_task(read(stream))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)           # whether it waits by then or not
+            gate.set()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -162,12 +180,15 @@ def test_chat_and_parts(model):
 
 def test_a_full_queue_and_the_end(model):
     scheduler = model.scheduler(max_streams=1, queue=1)
-    running = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
-    next(running)
+    gate = Gate()
+    running = scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[gate])
+    while running.queue_seconds is None:
+        time.sleep(0.001)
     waiting = scheduler.generate("Two", max_tokens=2)
     with pytest.raises(gomlx.QueueFull, match="1 requests wait and 1 are computed; the queue has room for 1"):
         scheduler.generate("Three")
     assert scheduler.stats["refused"] == 1
+    gate.set()
     scheduler.close(grace=0.05)
     assert running.result.finish_reason == waiting.result.finish_reason == "cancelled"
     with pytest.raises(RuntimeError, match="the scheduler is closed"):
@@ -279,8 +300,12 @@ def test_several_readers_of_one_stream(model, alone):
 
 def test_timeouts_of_what_waits(model):
     with model.scheduler(max_streams=1) as scheduler:
-        running = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
+        gate = Gate()
+        running = scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[gate])
+        while running.queue_seconds is None:
+            time.sleep(0.001)
         waiting = scheduler.generate("Two", timeout=0.01)
+        gate.set()
         assert waiting.read().finish_reason == "timeout" and waiting.result.tokens == []
         running.close()
 
@@ -288,13 +313,11 @@ def test_timeouts_of_what_waits(model):
 def test_a_short_prompt_does_not_wait_for_a_long_one(model):
     """Both come at once; with few rows a pass the shortest remainder goes first."""
     with model.scheduler(gap_ms=0.01) as scheduler:
-        decoding = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
-        next(decoding)
+        gate = Gate()
+        decoding = scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[gate])
         long = scheduler.generate([5] * 1900, max_tokens=1)
-        while long.queue_seconds is None:
-            time.sleep(0.001)
         short = scheduler.generate([7] * 20, max_tokens=1)
-        short.read()
-        assert long.first_token_seconds is None
-        long.read()
+        gate.set()
+        assert all(len(stream.read().tokens) == 1 for stream in (long, short))
+        assert short._first < long._first
         decoding.close()
