@@ -21,6 +21,7 @@ MAX_BYTES = 1 << 20             # of a schema, as JSON
 MAX_DEPTH = 100                 # of values within one another
 MAX_REWRITTEN = 100_000         # characters of what conditions become
 MAX_NESTED = 8                  # conditions within one another that are rewritten
+MAX_COMPARED = 1 << 25          # characters of branches of oneOf that are compared with others
 # The values of `format` that the matcher enforces; all others are annotations, as 2020-12 says.
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
 # Keywords that no grammar here can hold a document to.
@@ -39,6 +40,10 @@ ONE = ("additionalItems", "additionalProperties", "items")
 LIST = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 MAP = ("properties", "patternProperties", "$defs", "definitions")
 INNER = ("not", "if", "then", "else", "contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties")
+# What the value of a keyword has to be, where it is read here.
+FORMS = {"properties": dict, "patternProperties": dict, "$defs": dict, "definitions": dict, "dependentRequired": dict,
+         "dependentSchemas": dict, "dependencies": dict, "allOf": list, "anyOf": list, "oneOf": list,
+         "prefixItems": list, "required": list, "enum": list, "$ref": str}
 # What each type's keywords limit: where the type is another one, they say nothing.
 JSON_TYPES = {"null": type(None), "boolean": bool, "integer": int, "number": (int, float), "string": str,
               "array": list, "object": dict}
@@ -137,6 +142,8 @@ class _Walk:
         self.warnings = []
         self.depth = 0                              # of rewritten conditions within one another
         self.rewritten = 0                          # characters of what they have become
+        self.cyclic = {}                            # {pointer: whether its $ref leads back to itself}
+        self.left = MAX_COMPARED
 
     def refuse(self, pointer, keyword, reason):
         self.places.append(Place(pointer, keyword, reason))
@@ -146,6 +153,7 @@ class _Walk:
             return schema
         if not isinstance(schema, dict):
             raise ValueError(f"schema: {pointer or '/'} is {json.dumps(schema)[:60]}, expected an object or a boolean")
+        self.check_forms(schema, pointer)
         if self.is_old and isinstance(schema.get("$ref"), str):        # drafts up to 7: what is beside it says nothing
             kept = {key: value for key, value in schema.items() if key in ("$ref", "definitions", "$defs")}
         else:
@@ -168,6 +176,12 @@ class _Walk:
             self.one_of(made, kept, pointer)
         return made
 
+    def check_forms(self, schema, pointer):
+        for keyword, form in FORMS.items():
+            if keyword in schema and not isinstance(schema[keyword], form):
+                what = {dict: "an object", list: "a list", str: "a text"}[form]
+                raise ValueError(f"schema: {pointer}/{keyword} is {json.dumps(schema[keyword])[:60]}, expected {what}")
+
     # ---- rewrites that change nothing of what is valid ----
 
     def conditions(self, made, schema, pointer):
@@ -176,7 +190,7 @@ class _Walk:
             if keyword not in made or keyword != "oneOf" and self.says_nothing(keyword, schema):
                 continue
             if keyword == "oneOf":
-                if self.clash_of(schema["oneOf"]) is None:
+                if self.are_too_large(schema["oneOf"]) or self.clash_of(schema["oneOf"]) is None:
                     continue
                 said = without_one_of(schema["oneOf"], [self.resolved(one) for one in schema["oneOf"]])
             else:
@@ -220,7 +234,7 @@ class _Walk:
             return
         if set(names) <= {"pattern", "type"} and "pattern" in names and names.get("type", "string") == "string":
             made["patternProperties"] = {names["pattern"]: made.get("additionalProperties", True)}
-        elif set(names) <= {"enum", "type"} and "enum" in names:
+        elif set(names) <= {"enum", "type"} and isinstance(names.get("enum"), list):
             made["properties"] = {one: made.get("additionalProperties", True) for one in names["enum"]
                                   if isinstance(one, str)}
         else:
@@ -277,15 +291,15 @@ class _Walk:
             made["$ref"] = "#" + quote(found)
 
     def is_cycle(self, pointer):
-        seen = []
-        while pointer is not None and pointer not in seen:
-            seen.append(pointer)
+        seen = set()
+        while pointer is not None and pointer not in self.cyclic and pointer not in seen:
+            seen.add(pointer)
             schema = found_at(self.root, pointer)
             target = schema.get("$ref") if isinstance(schema, dict) else None
-            if not isinstance(target, str):
-                return False
-            pointer = self.uris.pointer_of(target, pointer)
-        return pointer is not None
+            pointer = self.uris.pointer_of(target, pointer) if isinstance(target, str) else None
+        found = pointer in seen or self.cyclic.get(pointer, False)
+        self.cyclic.update(dict.fromkeys(seen, found))
+        return found
 
     def format(self, made, pointer):
         name = made.get("format")
@@ -299,7 +313,12 @@ class _Walk:
 
     def one_of(self, made, schema, pointer):
         """oneOf is anyOf where no two branches have a document in common."""
-        clash = self.clash_of(schema["oneOf"])
+        clash = None
+        if self.are_too_large(schema["oneOf"]):
+            self.refuse(pointer, "oneOf",
+                        f"its {len(schema['oneOf'])} branches are too large to compare each with all others")
+        else:
+            clash = self.clash_of(schema["oneOf"])
         if clash is not None:
             self.refuse(pointer, "oneOf", f"branches {clash[0]} and {clash[1]} may have a document in common")
         alternatives = made.pop("oneOf")
@@ -314,9 +333,20 @@ class _Walk:
         return next(((i, k) for k in range(len(branches)) for i in range(k) if not exclude(branches[i], branches[k])),
                     None)
 
+    def are_too_large(self, alternatives):
+        """Whether comparing them would take long: each one's length counts as often as it is compared."""
+        branches = [self.resolved(one) for one in alternatives]
+        for one in branches:
+            self.left -= (len(json.dumps(one)) + 100) * len(branches)     # each comparison takes some time, too
+            if self.left < 0:
+                return True
+        return False
+
     def resolved(self, schema):
         for _ in range(MAX_DEPTH):
-            target = schema.get("$ref") if isinstance(schema, dict) else None
+            if not isinstance(schema, dict):
+                return schema is not False
+            target = schema.get("$ref")
             if not isinstance(target, str) or not target.startswith("#"):
                 return schema if target is None else True
             schema = found_at(self.root, unquote(target[1:]))
@@ -355,7 +385,7 @@ class _Uris:
                 base = uri
                 self.named.setdefault(uri, pointer)
                 self.bases[pointer] = uri
-        elif not pointer:
+        if not pointer and pointer not in self.bases:
             self.named.setdefault("", pointer)
             self.bases[pointer] = ""
         for key in ("$anchor", "$dynamicAnchor"):
@@ -390,7 +420,7 @@ def exclude(one: Any, other: Any) -> bool:
         return False
     values, others = _values(one), _values(other)
     if values is not None and others is not None:
-        return not any(_same(a, b) for a in values for b in others)
+        return set(map(_canonical, values)).isdisjoint(map(_canonical, others))
     if values is not None or others is not None:
         found, schema = (values, other) if values is not None else (others, one)
         return not any(_is_of(value, _types(schema)) for value in found or ())
@@ -402,9 +432,17 @@ def exclude(one: Any, other: Any) -> bool:
 
 def _discriminated(one, other):
     """Whether a property that both require has values in one that exclude those in the other."""
-    names = set(one.get("required", ())) & set(other.get("required", ()))
-    return any(exclude(one["properties"][name], other["properties"][name]) for name in names
-               if name in one.get("properties", {}) and name in other.get("properties", {}))
+    inner, outer = _required_properties(one), _required_properties(other)
+    return any(exclude(inner[name], outer[name]) for name in inner.keys() & outer.keys())
+
+
+def _required_properties(schema):
+    """{name: schema} of properties that an object has to have."""
+    names, properties = schema.get("required"), schema.get("properties")
+    if not isinstance(names, list) or not isinstance(properties, dict):
+        return {}
+    return {name: properties[name] for name in names if isinstance(name, str)
+            and isinstance(properties.get(name), dict | bool)}
 
 
 def _values(schema):
@@ -415,7 +453,8 @@ def _values(schema):
 
 def _types(schema):
     named = schema.get("type", list(JSON_TYPES))
-    return set(named) if isinstance(named, list) else {named}
+    named = named if isinstance(named, list) else [named]
+    return set(named if all(isinstance(one, str) for one in named) else JSON_TYPES)
 
 
 def _is_of(value, types):
@@ -425,15 +464,16 @@ def _is_of(value, types):
     return whole or any(isinstance(value, JSON_TYPES[one]) for one in types if one in JSON_TYPES)
 
 
-def _same(a, b):
-    """Equal as JSON: 1 is 1.0, and True is not 1."""
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    return a == b
+def _canonical(value):
+    """A text that is the same for what is equal as JSON: 1 is 1.0, and true is not 1."""
+    def plain(one):
+        if isinstance(one, list):
+            return [plain(inner) for inner in one]
+        if isinstance(one, dict):
+            return {name: plain(inner) for name, inner in one.items()}
+        return int(one) if isinstance(one, float) and one.is_integer() else one
+
+    return json.dumps(plain(value), sort_keys=True)
 
 
 def _escaped(key):

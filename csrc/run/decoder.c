@@ -238,7 +238,8 @@ static gm_stream *next_prompt(const gm_decoder *d) {
 
 /* Rows of prompts that the next pass may have, beside those of members that decode. */
 static int64_t prompt_rows(const gm_decoder *d) {
-    const int64_t most = d->pass_rows - d->n_in_pass;
+    const int64_t least = LEAST_ROWS < d->pass_rows ? LEAST_ROWS : d->pass_rows, left = d->pass_rows - d->n_in_pass;
+    const int64_t most = left > least ? left : least; /* however many decode: prompts get on */
     if (d->n_in_pass == 0 || d->gap_ns == 0)
         return most;
     const double fit = d->row_ns > 0 ? ((double)d->gap_ns - d->step_ns) / d->row_ns : LEAST_ROWS;

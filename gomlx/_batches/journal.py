@@ -130,11 +130,16 @@ class Journal:
                 os.unlink(self._part)           # killed between the last two steps below
             return True
         aside = self.path + ".sorted"
-        with open(aside, "wb") as file:
-            file.writelines(self._placed(self._rows[key], place) for key, place in order)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, self.path)
+        try:
+            with open(aside, "wb") as file:
+                file.writelines(self._placed(self._rows[key], place) for key, place in order)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, self.path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(aside)                # on a full disk it would keep --resume from going on
+            raise
         sync_folder(self.path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._part)

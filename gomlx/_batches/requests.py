@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,11 +51,20 @@ def read(inputs: Inputs, row: Row, wants: str, urls: Sequence[str]) -> Request:
             if "custom_id" in value or "body" in value:
                 _read_openai(made, row, value, wants, urls)
                 return made
-            made.name = value.pop("id", None)
+            made.name = _checked_name(value.pop("id", None), row)
         made.asked = _checked({wants: value} if isinstance(value, str) else value, row, wants)
     except ValueError as error:
         made.error = f"ValueError: {error}"
     return made
+
+
+def _checked_name(name, row):
+    """An id, as the row of a result can have it."""
+    try:
+        json.dumps(name, allow_nan=False)
+    except ValueError:
+        raise ValueError(f"{row.where()}: id: expected no NaN and no infinity, got {name!r:.80}") from None
+    return name
 
 
 def _read_openai(made, row, value, wants, allowed):

@@ -150,12 +150,20 @@ class Constraint:
             return text
         value = json.loads(text)
         if self.unenforced:
-            checker = _jsonschema()
-            error = next(checker.validators.validator_for(self._schema)(self._schema).iter_errors(value), None)
-            if error is not None:
-                raise ValueError(f"the answer is not valid under what was not enforced: {error.json_path}: "
-                                 f"{error.message}")
+            self._check(value)
         return typed.build(self._type, value) if self._type is not None else value
+
+    def _check(self, value):
+        from jsonschema_specifications import REGISTRY  # of jsonschema; with its own one it would fetch what it lacks
+        kind = _jsonschema().validators.validator_for(self._schema)
+        try:
+            error = next(kind(self._schema, registry=REGISTRY).iter_errors(value), None)
+        except Exception as raised:             # of a part that nobody has looked at before
+            raise ValueError("what was not enforced of the schema cannot be checked: "
+                             f"{type(raised).__name__}: {raised}") from None
+        if error is not None:
+            raise ValueError(f"the answer is not valid under what was not enforced: {error.json_path}: "
+                             f"{error.message}")
 
     def __repr__(self) -> str:
         return f"<gomlx.Constraint {self.kind}>"
@@ -169,6 +177,8 @@ class Constraint:
             return {"parsed": self.parse(text)}
         except ValueError as error:
             return {"violation": str(error)}
+        except Exception as error:              # of the type's own making
+            return {"violation": f"{type(error).__name__}: {error}"}
 
 
 def of(options: Any) -> Constraint | None:

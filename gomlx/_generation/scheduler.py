@@ -64,10 +64,10 @@ class Request(TokenStream):
         return self._order < other._order
 
     # ---- of the scheduler's thread ----
-    def _put(self, item):
+    def _put(self, *items):
         with self._news:
-            self._items.append(item)
-            self._news.notify()
+            self._items.extend(items)
+            self._news.notify_all()             # readers, and close()
             waiter, self._waiter = self._waiter, None
         if waiter is not None:
             loop, future = waiter
@@ -88,23 +88,28 @@ class Request(TokenStream):
         """Ends it, if it has not ended; its result is there then."""
         if self._finished:
             return
+        try:
+            self._made.close(finish_reason, error)
+        except Exception as raised:             # a parser's or a type's, while the result was made
+            error = error or raised
+            self._made = Generation(None, 0, None, [])
+            self._made.close(error=error)
         self._finished = True
-        self._made.close(finish_reason, error)
-        if error is not None:
-            self._put(error)
-        self._put(None)
+        self._put(*[] if error is None else [error], None)
 
     # ---- of the reader ----
     def __next__(self) -> _gomlx.Token:
         with self._news:
             while not self._items and not self._read_end:
                 self._news.wait()
-        return self._next()
+            return self._next()
 
     def _next(self):
+        """With the lock."""
         item = self._items.popleft() if self._items else None
         if item is None:
             self._read_end = True
+            self._news.notify_all()             # other readers, too, are at the end
             raise StopIteration
         if isinstance(item, Exception):
             raise item
@@ -115,7 +120,8 @@ class Request(TokenStream):
         """The next one. A task that is cancelled meanwhile ends the stream."""
         await self._arrival()
         try:
-            return self._next()
+            with self._news:
+                return self._next()
         except StopIteration:
             raise StopAsyncIteration from None
 
@@ -124,16 +130,19 @@ class Request(TokenStream):
         that is cancelled meanwhile ends the stream."""
         await self._arrival()
         found = []
-        while self._items and not (found and isinstance(self._items[0], (Exception, type(None)))):
-            try:
-                found.append((self._next(), self._parts))
-            except StopIteration:
-                break
+        with self._news:
+            while self._items and not (found and isinstance(self._items[0], (Exception, type(None)))):
+                try:
+                    found.append((self._next(), self._parts))
+                except StopIteration:
+                    break
         return found
 
     async def _arrival(self):
         with self._news:
             waits = not self._items and not self._read_end
+            if waits and self._waiter is not None:
+                raise RuntimeError("another task waits for the next token of this stream")
             if waits:
                 loop = asyncio.get_running_loop()
                 future = loop.create_future()
@@ -154,8 +163,11 @@ class Request(TokenStream):
         self._scheduler._wake()
 
     def close(self) -> None:
-        """Ends the stream; what it has so far is in `result`."""
+        """Ends the stream; what it has so far is in `result`, but after a call from within a forward pass, as a logits
+        processor's, which it ends with."""
         self.cancel()
+        if threading.current_thread() is self._scheduler._thread:
+            return
         with self._news:
             while not self._finished:
                 self._news.wait(WAKE_SECONDS)
@@ -290,9 +302,9 @@ class Scheduler:
         "finished", "cancelled", "failed", "refused" and times "preempted" since the beginning; of all that have ended,
         "prompt_tokens", of these "cached_tokens", and "generated_tokens"; "kv_bytes" and "kv_limit" (0: none)."""
         with self._lock:
-            found = {"running": len(self._live), "waiting": len(self._waiting) + len(self._preempted),
-                     "suspended": len(self._preempted), **self._counts}
-        return found | {"kv_bytes": self._bound(self._live.values()), "kv_limit": self._kv_bytes or 0}
+            return {"running": len(self._live), "waiting": len(self._waiting) + len(self._preempted),
+                    "suspended": len(self._preempted), **self._counts,
+                    "kv_bytes": self._bound(self._live.values()), "kv_limit": self._kv_bytes or 0}
 
     def close(self, grace: float | None = None) -> None:
         """Takes no more requests, waits until those that are there have ended, and ends the thread. After `grace`
@@ -335,6 +347,9 @@ class Scheduler:
         events = self._decoder.events()
         for stream, event in events or ():
             self._give(stream, event)
+        if events is None:                      # the decoder has none of those that are computed any more
+            for request in list(self._live.values()):
+                self._end(request, error=ValueError("the model was closed while the scheduler served it"))
         with self._lock:
             if self._live:
                 return True
@@ -347,7 +362,9 @@ class Scheduler:
         return True
 
     def _give(self, stream, event):
-        request = self._live[stream]
+        request = self._live.get(stream)
+        if request is None:                     # an earlier event of the same pass ended it
+            return
         if isinstance(event, Exception):
             self._end(request, error=event)
             return

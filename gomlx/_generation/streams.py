@@ -120,15 +120,16 @@ class Generation:
         if self.stream is not None:
             self.stream.close()
             stats = self.stream.stats()
-        if self.session is not None and self._keep is not None and error is None:
-            self._keep(self.session, self._ids)
-        elif self.session is not None:
-            self.session.close()
         text = "".join(self._texts)
         parsed = Parsed(None, text, [])
         if self.reader is not None:
             self.parts += self.reader.parser.finish()
             parsed = self.reader.parser.parsed
+        outcome = self._outcome(finish_reason, error, bool(parsed.tool_calls))
+        if self.session is not None and self._keep is not None and error is None:   # all that may fail comes before
+            self._keep(self.session, self._ids)
+        elif self.session is not None:
+            self.session.close()
         self.result = Result(
             text=text, tokens=self._ids, finish_reason="error" if error is not None else finish_reason,
             prompt_tokens=stats["prompt_tokens"], cached_tokens=stats["cached_tokens"],
@@ -141,7 +142,7 @@ class Generation:
             active_memory_bytes=_gomlx._processor_memory()[0],
             prefill_difference=self._prefill_difference,
             profile=self.stream.profile() if self.stream is not None else None,
-            **vars(parsed), **self._outcome(finish_reason, error, bool(parsed.tool_calls)))
+            **vars(parsed), **outcome)
 
     def _outcome(self, finish_reason, error, has_calls):
         """What the answer is under its constraint, as fields of Result."""

@@ -154,6 +154,25 @@ def test_output_that_is_not_this_batchs(tmp_path, capsys):
     assert "is not finished" in run(capsys, "merge", late, "-o", tmp_path / "m.jsonl", status=1)[1]
 
 
+def test_ids_are_json(tmp_path, capsys):
+    """A NaN is not: the row of the result could not have it, and would be nobody's when the batch goes on."""
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text('{"prompt": "a", "id": NaN}\n{"prompt": "a", "id": [1e999]}\n')
+    for more in ([], ["--resume", "--retry-errors"]):
+        run(capsys, "batch", prompts, "-o", out, *more, status=1)
+        assert [one["id"] for one in rows_of(out)] == [None, None]
+        assert all("id: expected no NaN" in one["error"] for one in rows_of(out))
+
+
+def test_a_disk_that_is_full_at_the_end_keeps_no_second_copy(tmp_path, capsys, monkeypatch):
+    prompts, out = prompts_file(tmp_path), tmp_path / "out.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.os, "replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left")))
+        assert "No space left" in run(capsys, "batch", prompts, "-o", out, status=1)[1]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["out.jsonl.part", "prompts.jsonl"]
+    assert "6 rows were there" in run(capsys, "batch", prompts, "-o", out, "--resume")[1]
+
+
 def test_two_processes_do_not_write_one_output(tmp_path):
     first = journal.Journal(str(tmp_path / "out.jsonl"), False, lambda row: b"")
     with pytest.raises(ValueError, match="another process writes"):

@@ -259,6 +259,28 @@ def test_relaxed_schemas_are_checked_at_the_end(model):
     assert {one.violation is None for one in results} == {True, False}
 
 
+@pytest.mark.parametrize("inner", [{"$ref": "http://127.0.0.1:1/nothing"}, {"pattern": "(?<a>"}, {"type": "foo"}])
+def test_what_was_not_enforced_is_never_fetched(monkeypatch, inner):
+    """Nor does what the checker cannot read raise."""
+    import urllib.request
+    asked = []
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *request, **options: asked.append(request))
+    made = Constraint.schema({"not": inner}, enforce="relaxed").outcome('"x"', True)
+    assert "what was not enforced of the schema cannot be checked" in made["violation"] and not asked
+
+
+def test_what_a_type_raises_is_a_violation():
+    @dataclasses.dataclass
+    class Ratio:
+        a: int
+        b: int
+
+        def __post_init__(self):
+            self.a /= self.b
+    made = Constraint.schema(Ratio).outcome('{"a": 1, "b": 0}', True)
+    assert made == {"violation": "ZeroDivisionError: division by zero"}
+
+
 # ---- models ----
 
 def random_schema(rng, depth=3):

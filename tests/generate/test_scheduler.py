@@ -1,5 +1,6 @@
 """gomlx.Scheduler: whatever else is served, preempted or cached, a request gets the tokens that it gets alone."""
 import asyncio
+import contextlib
 import os
 import random
 import threading
@@ -8,6 +9,8 @@ import time
 import pytest
 
 import gomlx
+from gomlx import _gomlx
+from gomlx._generation.streams import Generation
 
 STORY = "Once upon a time there was a big dog who lived in a house. "
 PROMPTS = [STORY * n + end for n, end in
@@ -23,6 +26,14 @@ def model():
 
 def same(a, b):
     return a.tokens == b.tokens and a.logprobs == b.logprobs and a.text == b.text and a.finish_reason == b.finish_reason
+
+
+class Gate(threading.Event):
+    """A logits processor that holds the scheduler's thread until set(): what a test submits meanwhile comes at once,
+    however busy the machine is."""
+
+    def __call__(self, ids, logits):
+        assert self.wait(120)
 
 
 def options(i):
@@ -54,8 +65,11 @@ def test_what_is_preempted_goes_on_to_the_same_tokens(model):
     asked = [{"max_tokens": 300, "temperature": 1.0, "seed": i, "ignore_eos": True, "stop": ["never there"]}
              for i in range(3)]
     alone = [model.generate(f"{i} cats", **one).read() for i, one in enumerate(asked)]
+    gate = Gate()
     with model.scheduler(kv_bytes=kv_bytes(model, 4)) as scheduler:
-        streams = [scheduler.generate(f"{i} cats", **one) for i, one in enumerate(asked)]
+        streams = [scheduler.generate(f"{i} cats", **one, logits_processors=[] if i else [gate])
+                   for i, one in enumerate(asked)]
+        gate.set()
         assert all(same(stream.read(), one) for stream, one in zip(streams, alone, strict=True))
         assert scheduler.stats["preempted"] >= 1
         with pytest.raises(MemoryError, match="a prompt of 1200 tokens needs .*kv_bytes"):
@@ -64,17 +78,22 @@ def test_what_is_preempted_goes_on_to_the_same_tokens(model):
 
 def test_priorities(model):
     """Of those that wait the highest is begun first; what runs longest is preempted by none."""
+    gate = Gate()
     with model.scheduler(max_streams=1) as scheduler:
-        first = scheduler.generate("Once", max_tokens=60, ignore_eos=True)
+        first = scheduler.generate("Once", max_tokens=2, ignore_eos=True, logits_processors=[gate], priority=2)
         low, high = (scheduler.generate("Two", max_tokens=2, priority=one) for one in (-1, 1))
+        gate.set()
         assert low.read() and high.read() and first.read()
         assert high.queue_seconds < low.queue_seconds
 
 
 def test_what_prompts_share_is_computed_once(model):
     prompt = model.encode(STORY * 20)
+    gate = Gate()
     with model.scheduler() as scheduler:
-        streams = [scheduler.generate([*prompt, 100 + i], max_tokens=3, temperature=0) for i in range(6)]
+        streams = [scheduler.generate([*prompt, 100 + i], max_tokens=3, temperature=0,
+                                      logits_processors=[] if i else [gate]) for i in range(6)]
+        gate.set()
         results = [stream.read() for stream in streams]
     assert sorted(one.cached_tokens for one in results)[:2] == [0, len(prompt)]
     for i, result in enumerate(results):
@@ -138,9 +157,11 @@ def test_a_task_that_is_cancelled_frees_its_place(model):
         with model.scheduler(max_streams=1) as scheduler:
             async def read(stream):
                 return [token async for token in stream]
-            stream = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
+            gate = Gate()
+            stream = scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[gate])
             task = asyncio.create_task(read(stream))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)           # whether it waits by then or not
+            gate.set()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -159,12 +180,15 @@ def test_chat_and_parts(model):
 
 def test_a_full_queue_and_the_end(model):
     scheduler = model.scheduler(max_streams=1, queue=1)
-    running = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
-    next(running)
+    gate = Gate()
+    running = scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[gate])
+    while running.queue_seconds is None:
+        time.sleep(0.001)
     waiting = scheduler.generate("Two", max_tokens=2)
     with pytest.raises(gomlx.QueueFull, match="1 requests wait and 1 are computed; the queue has room for 1"):
         scheduler.generate("Three")
     assert scheduler.stats["refused"] == 1
+    gate.set()
     scheduler.close(grace=0.05)
     assert running.result.finish_reason == waiting.result.finish_reason == "cancelled"
     with pytest.raises(RuntimeError, match="the scheduler is closed"):
@@ -197,10 +221,91 @@ def test_a_failure_is_that_request_s_alone(model, alone):
         assert scheduler.stats["failed"] == 1
 
 
+def test_a_result_that_cannot_be_made_is_that_request_s_alone(model, alone, monkeypatch):
+    """A parser, a type's constructor: what they raise ends their request, and not the scheduler."""
+    def fails(self, finish_reason, error, outcome=Generation._outcome):
+        if self._seed == 77 and self._ids and error is None:
+            raise ZeroDivisionError("a type's")
+        return outcome(self, finish_reason, error)
+    monkeypatch.setattr(Generation, "_outcome", fails)
+    with model.scheduler() as scheduler:
+        broken = scheduler.generate("Once", max_tokens=2, seed=77)
+        with pytest.raises(ZeroDivisionError):
+            broken.read()
+        assert isinstance(broken.result.error, ZeroDivisionError)
+        assert same(scheduler.generate(PROMPTS[0], **options(0)).read(), alone[0])
+
+
+def test_a_model_that_is_closed_ends_what_is_computed():
+    with gomlx.load() as model:
+        scheduler = model.scheduler(max_streams=1)
+        streams = [scheduler.generate("Once", max_tokens=None, ignore_eos=True) for _ in range(2)]
+        next(streams[0])
+    for stream in streams:
+        with contextlib.suppress(ValueError):   # or it was cancelled, where a pass was under way
+            stream.read()
+        assert stream.result.finish_reason in ("error", "cancelled")
+    scheduler.close()
+
+
+def test_prompts_get_on_however_many_decode(model):
+    """A pass has rows of prompts even where those that decode fill it."""
+    decoder = model._engine.new_decoder()
+    decoder.limit(rows=2, gap_ms=0)
+    streams = [_gomlx.stream(model._engine.new_session(), None, ids, max_tokens=n, temperature=0)
+               for ids, n in (([5], 100), ([6], 100), ([7] * 9, 1))]
+    for stream in streams:
+        decoder.add(stream)
+    passes = 0
+    while not any(stream is streams[2] for stream, _ in decoder.events()):
+        passes += not decoder.running
+        assert passes < 50
+
+
+def test_a_processor_may_close_its_stream(model):
+    streams, ready = [], threading.Event()
+
+    def closes(ids, logits):
+        ready.wait()
+        streams[0].close()
+    with model.scheduler() as scheduler:
+        streams.append(scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[closes]))
+        ready.set()
+        assert streams[0].read().finish_reason == "cancelled"
+
+
+def test_several_readers_of_one_stream(model, alone):
+    """Threads share its tokens, and each of them ends; of tasks one may wait at a time."""
+    found = []
+    with model.scheduler() as scheduler:
+        stream = scheduler.generate(PROMPTS[6], **options(6))
+        threads = [threading.Thread(target=lambda: found.extend(stream)) for _ in range(4)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert sorted(one.id for one in found if one.id >= 0) == sorted(alone[6].tokens)
+
+        async def two():
+            held = threading.Event()
+            stream = scheduler.generate("Once", max_tokens=1, logits_processors=[lambda *_: held.wait() and None])
+            first = asyncio.create_task(anext(stream))
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="another task waits"):
+                await anext(stream)
+            held.set()
+            await first
+        asyncio.run(two())
+
+
 def test_timeouts_of_what_waits(model):
     with model.scheduler(max_streams=1) as scheduler:
-        running = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
+        gate = Gate()
+        running = scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[gate])
+        while running.queue_seconds is None:
+            time.sleep(0.001)
         waiting = scheduler.generate("Two", timeout=0.01)
+        gate.set()
         assert waiting.read().finish_reason == "timeout" and waiting.result.tokens == []
         running.close()
 
@@ -208,13 +313,11 @@ def test_timeouts_of_what_waits(model):
 def test_a_short_prompt_does_not_wait_for_a_long_one(model):
     """Both come at once; with few rows a pass the shortest remainder goes first."""
     with model.scheduler(gap_ms=0.01) as scheduler:
-        decoding = scheduler.generate("Once", max_tokens=None, ignore_eos=True, timeout=60)
-        next(decoding)
+        gate = Gate()
+        decoding = scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[gate])
         long = scheduler.generate([5] * 1900, max_tokens=1)
-        while long.queue_seconds is None:
-            time.sleep(0.001)
         short = scheduler.generate([7] * 20, max_tokens=1)
-        short.read()
-        assert long.first_token_seconds is None
-        long.read()
+        gate.set()
+        assert all(len(stream.read().tokens) == 1 for stream in (long, short))
+        assert short._first < long._first
         decoding.close()

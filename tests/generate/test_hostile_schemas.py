@@ -1,0 +1,53 @@
+"""gomlx.schema.prepare() of what clients may send: it ends, and says what is wrong."""
+import pytest
+
+from gomlx.schema import UnsupportedSchema, prepare
+
+
+@pytest.mark.parametrize("schema, place", [
+    ({"dependentRequired": 3}, "/dependentRequired is 3, expected an object"),
+    ({"items": {"required": "a"}}, '/items/required is "a", expected a list'),
+    ({"properties": [1]}, "/properties is .1., expected an object"),
+    ({"allOf": {}}, "/allOf is {}, expected a list"),
+    ({"$ref": 1}, "/.ref is 1, expected a text")])
+def test_values_of_another_form_are_named(schema, place):
+    with pytest.raises(ValueError, match=f"schema: {place}"):
+        prepare(schema)
+
+
+@pytest.mark.parametrize("inner", [{"propertyNames": {"enum": 3}}, {"oneOf": [{"type": [[]]}, {"type": {}}]},
+                                   {"oneOf": [{"required": [{}]}, {"required": ["a"]}]}])
+def test_forms_that_only_the_matcher_knows(inner):
+    with pytest.raises(UnsupportedSchema):
+        prepare(inner)
+
+
+def test_a_root_whose_id_is_a_name_within_it():
+    made = prepare({"$id": "#here", "properties": {"next": {"$ref": "#here"}}})
+    assert made.schema["properties"]["next"] == {"$ref": "#"}
+
+
+def test_chains_of_references_are_followed_once(monkeypatch):
+    """Each name leads to the next one: the work is that of their number, not of its square."""
+    from gomlx import schema
+    looked = []
+    monkeypatch.setattr(schema, "_found", lambda root, pointer, found=schema._found: (
+        looked.append(pointer), found(root, pointer))[1])
+    for last in ({}, {"$ref": "#/$defs/0"}):
+        names = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(300)} | {"300": last}
+        looked.clear()
+        if last:
+            with pytest.raises(UnsupportedSchema, match="leads back to itself"):
+                prepare({"$defs": names})
+        else:
+            prepare({"$defs": names})
+        assert len(looked) < 10 * len(names)
+
+
+def test_branches_that_take_long_to_compare_are_refused():
+    prepare({"oneOf": [{"const": i} for i in range(200)]})
+    with pytest.raises(UnsupportedSchema, match="its 3000 branches are too large to compare"):
+        prepare({"oneOf": [{"const": i} for i in range(3000)]})
+    with pytest.raises(UnsupportedSchema, match="branches 0 and 1"):
+        prepare({"oneOf": [{"enum": [1, "a"]}, {"enum": [{"b": [1.0]}, 1.0]}]})
+    prepare({"oneOf": [{"enum": [1, "a"]}, {"enum": [True, "A"]}]})
