@@ -1,5 +1,7 @@
 """Embeddings, tokens, metrics, and what watches over a server."""
+import asyncio
 import base64
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from http_server import serving  # noqa: E402
 
 import gomlx  # noqa: E402
 import gomlx.serve  # noqa: E402
+from gomlx.serve.errors import Refused  # noqa: E402
 
 TEXTS = ["Once upon a time", "a cat", "x"]
 CAT = [{"role": "user", "content": "Tell me a story about a cat."}]
@@ -97,6 +100,20 @@ def test_two_models(model):
             made = httpx.post(address + "/v1/completions", json={"prompt": "Once", "model": name, "max_tokens": 1})
             assert made.json()["model"] == name
         assert httpx.get(f"{address}/v1/models/c").status_code == 404
+
+
+def test_scores_take_turns_and_too_many_are_refused():
+    state, goes_on = gomlx.serve.app({}, queue=1).state, threading.Event()
+
+    async def several():
+        first, second = (asyncio.create_task(state.in_turn(lambda: goes_on.wait(30))) for _ in range(2))
+        await asyncio.sleep(0)
+        with pytest.raises(Refused) as refusal:
+            await state.in_turn(lambda: 1)
+        goes_on.set()
+        return refusal.value.status, await first, await second, await state.in_turn(lambda: 1)
+
+    assert asyncio.run(several()) == (429, True, True, 1)
 
 
 def test_settings_that_there_are_not(model):
