@@ -65,7 +65,7 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
     echoes = None
     if found.get("echo"):
         try:
-            echoes = await state.in_thread(partial(Echo.several, served.model, job, n, found.get("logprobs")))
+            echoes = await state.in_turn(partial(Echo.several, served.model, job, n, found.get("logprobs")))
         except BaseException as error:
             job.cancel()
             raise refused(error) from error

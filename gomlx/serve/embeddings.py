@@ -27,7 +27,7 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> dict[s
         raise Refused(400, f"dimensions is {found['dimensions']}, expected {width}: this model has no other",
                       param="dimensions")
     try:
-        rows, count = await state.in_thread(partial(embedded, served, found["input"]))
+        rows, count = await state.in_turn(partial(embedded, served, found["input"]))
     except Exception as error:
         raise refused(error) from error
     if found.get("encoding_format") == "base64":

@@ -55,6 +55,9 @@ class State:
     metrics: Metrics = field(default_factory=Metrics)
     # Renders templates and makes tokens: neither holds up the event loop, and more threads would only share the GIL.
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "gomlx requests"))
+    # Scores and embeds: what takes long, and takes turns with the schedulers' passes.
+    scorer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "gomlx scores"))
+    scoring: int = 0                            # calls that the scorer has or that wait for it
     responses: OrderedDict[str, Any] = field(default_factory=OrderedDict)
 
     def add(self, models: Mapping[str, Model]) -> None:
@@ -79,6 +82,17 @@ class State:
     async def in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.pool, function)
 
+    async def in_turn(self, function: Callable[[], T]) -> T:
+        """Of the functions that compute, one after another; Refused with 429 where too many wait."""
+        if self.scoring > self.settings.queue:
+            raise Refused(429, f"{self.scoring} requests are scored or wait for it; the queue has room for "
+                          f"{self.settings.queue}", code="queue_full")
+        self.scoring += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.scorer, function)
+        finally:
+            self.scoring -= 1
+
     def close(self, grace: float | None = None) -> None:
         """Takes no more requests, gives those that there are `grace` seconds, and ends the schedulers' threads."""
         self.draining = True
@@ -86,3 +100,4 @@ class State:
         for served in self.models.values():
             served.scheduler.close(None if end is None else max(end - time.monotonic(), 0))
         self.pool.shutdown(wait=False)
+        self.scorer.shutdown(wait=False)

@@ -52,6 +52,10 @@ async def detokenize(state: State, request: Request, body: dict[str, Any]) -> di
     found = BACK.read(body)
     served = state.served(found.get("model"))
     needs(found, "tokens")
+    size = served.model.vocab_size
+    for one in found["tokens"]:
+        if not isinstance(one, int) or not 0 <= one < size:
+            raise fields.wrong("tokens", one, f"token ids from 0 to {size - 1}")
     try:
         said = await state.in_thread(partial(served.model.decode, found["tokens"]))
     except Exception as error:

@@ -1,5 +1,6 @@
 """OpenAI's client against the server: what it is told is what the model says, alone and among others."""
 import asyncio
+import os
 import random
 
 import pytest
@@ -11,6 +12,7 @@ from http_server import serving  # noqa: E402
 import gomlx  # noqa: E402
 import gomlx.serve  # noqa: E402
 
+ARCHITECTURES = ["llama3", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_5", "gemma2", "gemma3", "gemma4", "gpt_oss"]
 CAT = [{"role": "user", "content": "Tell me a story about a cat."}]
 
 
@@ -103,19 +105,33 @@ def test_echo_gives_the_numbers_of_score(model, client, prompt):
     assert streamed[0].choices[0].logprobs.token_logprobs == score.logprobs
 
 
-def test_requests_together_get_what_they_get_alone(model, url):
-    """64 at once, of both endpoints, some of whose clients leave: seeds decide, and nothing else."""
+@pytest.mark.parametrize("name", [None, *ARCHITECTURES])
+def test_requests_together_get_what_they_get_alone(request, name):
+    """64 at once, of both endpoints, in memory for few, some of whose clients leave: seeds decide, and nothing else."""
+    path = name and os.path.join(request.getfixturevalue("shared"), "data", "models", name)
+    if path and not os.path.isdir(path):
+        pytest.skip(f"no model {name}")
+    with gomlx.load(path) as model:
+        app = gomlx.serve.app({"m": model}, max_streams=8, kv_bytes=model.info["kv_bytes_per_token"] * 256 * 5)
+        with serving(app) as address:
+            together(model, address + "/v1")
+            counted = app.state.models["m"].scheduler.stats
+            assert counted["requests"] == 64
+            assert name or (counted["preempted"] > 0 and counted["cached_tokens"] > 0), counted
+
+
+def together(model, url):
     chooser = random.Random(7)
 
     def asked(i):
-        text = "Once upon a time there was a big dog who lived in a house. " * (i % 5) + f"Tom has {i} cats."
-        return text, {"max_tokens": 10 + i % 23, "seed": i, "temperature": 1.0}
+        text = "Once upon a time there was a big dog who lived in a house. " * (i % 3 * 8) + f"Tom has {i} cats."
+        return text, {"max_tokens": 10 + i % 23 * 2, "seed": i, "temperature": 1.0}
 
     async def one(client, i):
         text, options = asked(i)
         leaves = chooser.random() < 0.25
         if i % 2:
-            stream = await client.completions.create(model="fable", prompt=text, stream=True, **options)
+            stream = await client.completions.create(model="m", prompt=text, stream=True, **options)
             said = ""
             async for chunk in stream:
                 said += chunk.choices[0].text
@@ -123,8 +139,7 @@ def test_requests_together_get_what_they_get_alone(model, url):
                     await stream.close()
                     return None
             return said
-        made = await client.chat.completions.create(model="fable", messages=[{"role": "user", "content": text}],
-                                                    **options)
+        made = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}], **options)
         return made.choices[0].message.content
 
     async def all_of_them():
