@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gomlx._base import response_format
 from gomlx._batches.inputs import Inputs, Row
 from gomlx._batches.journal import key_of
-from gomlx._generation import response_format
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 IGNORED = ("model", "user", "metadata", "store", "service_tier")     # of a body: no matter here

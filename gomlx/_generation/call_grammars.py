@@ -48,7 +48,7 @@ def channels(rules: Rules, state: str, header: str) -> str:
     thought = rules.add(f'{rules.mark("<|channel|>")} ("analysis" | "commentary") {rules.mark("<|message|>")} {again}')
     if state == "reasoning":
         return f"{again} {thought}*"
-    return f"{thought}*" if header.strip() else f'"assistant" {thought}*'
+    return f"{thought}*" if header.strip() else f'"assistant"? {thought}*'
 
 
 def final_channel(rules: Rules) -> str:

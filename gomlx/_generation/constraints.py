@@ -258,7 +258,7 @@ def standing(text: str) -> str:
 @dataclass(frozen=True)
 class Lead:
     """What may come before the answer: the reasoning of a format of gomlx.parsing. state, header: where the prompt
-    ends; has_thought: the prompt has reasoning that has ended; starts_with_header: gpt-oss's channels."""
+    ends; has_thought: the prompt has reasoning that has ended; has_channels: gpt-oss's."""
     marks: str                                          # of the format, as JSON
     leading: tuple[str, ...]
     state: str

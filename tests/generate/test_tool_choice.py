@@ -6,7 +6,8 @@ import re
 import pytest
 
 import gomlx
-from gomlx._generation import response_format, tool_choice
+from gomlx._base import response_format
+from gomlx._generation import tool_choice
 from gomlx._generation.constraints import Constraint, Lead, View
 from gomlx.parsing import FORMATS, Parser
 from gomlx.schema import UnsupportedSchema
