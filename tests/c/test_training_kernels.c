@@ -461,6 +461,8 @@ static void test_row_loss(void) {
 
 /* ---- sums over sequences ---- */
 static void test_outer(void) {
+    enum { SEQUENCES = 4 };
+    static const int32_t starts[SEQUENCES + 1] = {0, 1, 64, 280, 292}; /* one is longer than a chain */
     static const int64_t widths[][2] = {{8, 576}, {1, 1}, {3, 100}, {20, 33}};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         const int64_t m = widths[i][0], k = widths[i][1], blocks = (k + GM_OUTER_BLOCK - 1) / GM_OUTER_BLOCK;
@@ -491,6 +493,16 @@ static void test_outer(void) {
                 kernels->sequence_outer(&a, block, block + 1);
             CHECK(same(out, rest, (size_t)(m * k) * 4), "%d x %d in two passes, cut at %d", (int)m, (int)k, (int)cut);
         }
+        for (int32_t s = 0; s < SEQUENCES; s++) { /* each alone, then their sum */
+            a.out = s == 0 ? rest : part;
+            a.so_far = NULL;
+            a.starts = starts + s;
+            a.sequences = 1;
+            kernels->sequence_outer(&a, 0, blocks);
+            for (int64_t j = 0; s > 0 && j < m * k; j++)
+                rest[j] += part[j];
+        }
+        CHECK(same(out, rest, (size_t)(m * k) * 4), "%d x %d of sequences that were summed apart", (int)m, (int)k);
         free_buffers();
     }
 }
