@@ -89,7 +89,7 @@ class Ranks:
     def gradients(self, work: Work, task: Task) -> Gradients:
         own, first = share_of(task, self.rank, self._link.size)
         ready = prepared(work, task, lambda: self._measured(work, task))
-        (mine, values, known) = self._together("gradients", lambda: by_row(work, task, own, first, ready), 1)
+        mine, values, known = self._together("gradients", lambda: by_row(work, task, own, first, ready), 1)
         return named_parts(self._sum(mine, len(task.rows)), task.parameters), values, known
 
     def losses(self, work: Work, task: Task) -> tuple[list[float], Known]:

@@ -130,6 +130,11 @@ class Lost(Exception):
     pass
 
 
+class Result:
+    def __init__(self, value):
+        self.value = value
+
+
 class FakeRay(types.ModuleType):
     """Calls at once, in this process. deaths: the numbers of calls whose worker is lost."""
 
@@ -148,10 +153,9 @@ class FakeRay(types.ModuleType):
         return waiting[-num_returns:], waiting[:-num_returns]           # the last one first
 
     def get(self, result):
-        value, = result
-        if isinstance(value, Exception):
-            raise value
-        return value
+        if isinstance(result.value, Exception):
+            raise result.value
+        return result.value
 
     def kill(self, worker):
         self.killed += 1
@@ -164,7 +168,7 @@ class FakeRay(types.ModuleType):
             def call(*given):
                 self.calls += 1
                 lost = self.calls in self.deaths
-                return (Lost(f"call {self.calls}") if lost else worker.share(*given),)
+                return Result(Lost(f"call {self.calls}") if lost else worker.share(*given))
             return types.SimpleNamespace(share=types.SimpleNamespace(remote=call))
         return types.SimpleNamespace(options=lambda num_cpus: types.SimpleNamespace(remote=make))
 
