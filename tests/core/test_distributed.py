@@ -13,7 +13,7 @@ from places import ROOT
 import gomlx.core as mx
 from gomlx import cli
 
-PROGRAM = os.path.join(ROOT, "tests", "support", "ranks.py")
+PROGRAM, MANY_SUMS = (os.path.join(ROOT, "tests", "support", name) for name in ("ranks.py", "many_sums.py"))
 
 def launched(n, case, **options):
     """What each rank said, {rank: text}."""
@@ -38,6 +38,12 @@ def test_two_processes():
 @pytest.mark.slow
 def test_large_arrays():
     assert launched(2, "large") == {0: "done", 1: "done"}
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_many_sums_under_load():
+    assert mpi_programs.launched(3, MANY_SUMS, "100") == dict.fromkeys(range(3), "100 sums")
 
 
 @needs_mpi
