@@ -64,6 +64,7 @@ if TYPE_CHECKING:       # what __getattr__ below imports
     from gomlx._generation.scheduler import QueueFull, Scheduler
     from gomlx._generation.state_bundle import StateBundle
     from gomlx._tools.benchmark import bench, compare_reports
+    from gomlx._training.ray_workers import ScalingOptions
     from gomlx._training.train import train
     from gomlx._training.adapter import Adapter, Term
 
@@ -74,16 +75,17 @@ _LAZY = {"convert": "_conversion.convert", "fuse": "_conversion.fuse", "bench": 
          "compare_reports": "_tools.benchmark", "StateBundle": "_generation.state_bundle",
          "Scheduler": "_generation.scheduler", "QueueFull": "_generation.scheduler",
          "Adapter": "_training.adapter", "Term": "_training.adapter", "read_adapter": "_files.adapters",
-         "save_adapter": "_files.adapters", "train": "_training.train"}
+         "save_adapter": "_files.adapters", "train": "_training.train",
+         "ScalingOptions": "_training.ray_workers"}
 _MODULES = ("abilities", "core", "data", "distributed", "loading", "lora", "mlx", "nn", "optimizers", "parsing",
             "probes", "profiling", "schema", "serve", "utils")
 __all__ = ["Adapter", "AxisError", "BatchStream", "Cancelled", "Constraint", "ContextLengthExceeded", "Encoding",
            "Error", "FoundModel", "GGUFInfo", "GenerationOptions", "KvStateNotAvailable", "MemoryPlan", "Model",
            "ModelNotSupported", "Patch", "Probe", "ProbeEvent", "PromptCache", "QueueFull", "Recorder", "Result",
-           "Sampling", "Scheduler", "Session", "StateBundle", "Steer", "Term", "Token", "TokenStream", "Tokenizer",
-           "ToolCall", "UnsupportedSchema", "Validation", "__version__", "backends", "bench", "compare_reports",
-           "convert", "discover", "fuse", "gguf_info", "load", "plan_memory", "read_adapter", "sample",
-           "sample_probabilities", "save_adapter", "train"]
+           "Sampling", "ScalingOptions", "Scheduler", "Session", "StateBundle", "Steer", "Term", "Token",
+           "TokenStream", "Tokenizer", "ToolCall", "UnsupportedSchema", "Validation", "__version__", "backends",
+           "bench", "compare_reports", "convert", "discover", "fuse", "gguf_info", "load", "plan_memory",
+           "read_adapter", "sample", "sample_probabilities", "save_adapter", "train"]
 
 arguments.name_public(globals(), set(__all__) & globals().keys())
 arguments.show_as_own(__name__, [globals()[name] for name in __all__ if name in globals()])

@@ -618,8 +618,8 @@ typedef struct {
 } gm_sdpa_args;
 
 /* ---- training ---- */
-/* out [m, k] = so_far (NULL: 0) + the sum over rows of left [m] times right [k]: sequence by sequence, of each chains
- * of rows that begin with it. */
+/* out [m, k] = so_far (NULL: 0) + the sum over rows of left [m] times right [k]: in order, the sums of sequences, of
+ * each chains of rows that begin with it. */
 typedef struct {
     float *out;
     const float *left, *right, *so_far;

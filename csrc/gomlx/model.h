@@ -149,6 +149,9 @@ typedef struct {
     const int32_t *tokens; /* of all sequences, one after another */
     const int32_t *lengths;
     int64_t n_sequences;
+    const int32_t
+        *groups;      /* tokens of the sequences that belong together: gradients are summed group by group. NULL: */
+    int64_t n_groups; /* each sequence is one */
     const gm_adapter_term *terms;
     size_t n_terms;
     const gm_trained_weight *whole;

@@ -44,7 +44,7 @@ static gm_status place_magnitude(gm_scope *s, const gm_adapter_term *t, const gm
 
 /* The terms to their layers, those of a layer side by side in `memory`, which is large enough for all. */
 static gm_status place_terms(gm_scope *s, gm_model *copy, const gm_training_batch *b, gm_array *starts,
-                             gm_low_rank *memory) {
+                             gm_array *groups, gm_low_rank *memory) {
     int64_t weight;
     for (size_t i = 0; i < b->n_terms; i++) {
         GM_TRY(adapter_find(copy, &b->terms[i], &weight));
@@ -68,6 +68,7 @@ static gm_status place_terms(gm_scope *s, gm_model *copy, const gm_training_batc
                             .b = t->b,
                             .scale = t->scale,
                             .starts = starts,
+                            .groups = groups,
                             .sum_a = t->sum_a,
                             .sum_b = t->sum_b,
                             .keys = b->keys,
@@ -130,11 +131,11 @@ static gm_status check_trained(const gm_trained_weight *t, const gm_array *weigh
 
 /* A bias, or a vector of a norm, to where the copy has it. */
 static gm_status place_vector(gm_scope *s, gm_model *copy, const gm_trained_weight *t, gm_array *const *weight,
-                              gm_array *starts, int64_t rows, gm_whole *of) {
+                              gm_array *groups, int64_t rows, gm_whole *of) {
     gm_array *values = gm_astype(s, t->values, GM_FLOAT32);
     if (!of) {
         gm_array **to = model_copy_member(copy, weight);
-        *to = gm_sequence_vector(s, values, rows, starts, t->sum ? t->sum : GM_NONE);
+        *to = gm_sequence_vector(s, values, rows, groups, t->sum ? t->sum : GM_NONE);
         return *to ? GM_OK : error_code();
     }
     const int64_t column[2] = {t->values->size, 1};
@@ -144,7 +145,7 @@ static gm_status place_vector(gm_scope *s, gm_model *copy, const gm_trained_weig
 }
 
 /* The weights to where the copy has them; of linear layers into `memory`, which is large enough for all. */
-static gm_status place_whole(gm_scope *s, gm_model *copy, const gm_training_batch *b, gm_array *starts, int64_t rows,
+static gm_status place_whole(gm_scope *s, gm_model *copy, const gm_training_batch *b, gm_array *groups, int64_t rows,
                              gm_whole *memory) {
     const gm_model *m = copy;
     size_t used = 0;
@@ -161,9 +162,9 @@ static gm_status place_whole(gm_scope *s, gm_model *copy, const gm_training_batc
             to->whole = &memory[used++];
         gm_whole *of = to ? &memory[to->whole - memory] : NULL;
         if (of)
-            of->starts = starts;
+            of->groups = groups;
         if (!w->linear) {
-            GM_TRY(place_vector(s, copy, t, w->array, starts, rows, of));
+            GM_TRY(place_vector(s, copy, t, w->array, groups, rows, of));
             continue;
         }
         of->weight = gm_astype(s, t->values, GM_FLOAT32);
@@ -214,20 +215,41 @@ static gm_status check_batch(const gm_model *m, const gm_training_batch *b, int6
     return GM_OK;
 }
 
-/* Positions from 0 in each sequence, int32 [rows]; where each begins, and then the number of rows, to *starts. */
-static gm_array *number_rows(gm_scope *s, const gm_training_batch *b, int64_t rows, gm_array **starts) {
+/* Positions from 0 in each sequence, int32 [rows]. */
+static gm_array *number_rows(gm_scope *s, const gm_training_batch *b, int64_t rows) {
     gm_array *positions = array_new(s, GM_INT32, 1, &rows);
-    *starts = array_new(s, GM_INT32, 1, (int64_t[]){b->n_sequences + 1});
-    if (!positions || !*starts)
+    if (!positions)
         return NULL;
-    int32_t *position = array_ptr(positions), *start = array_ptr(*starts), at = 0;
-    for (int64_t i = 0; i < b->n_sequences; i++) {
-        start[i] = at;
+    int32_t *position = array_ptr(positions), at = 0;
+    for (int64_t i = 0; i < b->n_sequences; i++)
         for (int32_t j = 0; j < b->lengths[i]; j++)
             position[at++] = j;
-    }
-    start[b->n_sequences] = at;
     return positions;
+}
+
+/* Where each of n parts of these lengths begins, and then their sum: int32 [n + 1]. */
+static gm_array *starts_of(gm_scope *s, const int32_t *lengths, int64_t n) {
+    gm_array *starts = array_new(s, GM_INT32, 1, (int64_t[]){n + 1});
+    if (!starts)
+        return NULL;
+    int32_t *start = array_ptr(starts), at = 0;
+    for (int64_t i = 0; i < n; at += lengths[i++])
+        start[i] = at;
+    start[n] = at;
+    return starts;
+}
+
+/* Groups are whole sequences in order. */
+static gm_status check_groups(const gm_training_batch *b) {
+    int64_t group = 0, end = b->groups && b->n_groups ? b->groups[0] : 0, at = 0;
+    for (int64_t i = 0; b->groups && i < b->n_sequences; i++) {
+        at += b->lengths[i];
+        if (at == end && ++group < b->n_groups && b->groups[group] > 0)
+            end += b->groups[group];
+    }
+    if (b->groups && (group != b->n_groups || at != end))
+        return gm_fail(GM_EVALUE, "training: groups are not the tokens of whole sequences one after another");
+    return GM_OK;
 }
 
 static gm_array *forward(gm_scope *s, const gm_model *copy, const gm_training_batch *b, gm_array *positions,
@@ -249,12 +271,13 @@ static gm_array *forward(gm_scope *s, const gm_model *copy, const gm_training_ba
 }
 
 static gm_array *training_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
-    gm_array *starts, *x = NULL;
+    gm_array *x = NULL;
     int64_t rows;
-    if (check_batch(m, b, &rows) != GM_OK)
+    if (check_batch(m, b, &rows) != GM_OK || check_groups(b) != GM_OK)
         return NULL;
-    gm_array *positions = number_rows(s, b, rows, &starts);
-    gm_model *copy = positions ? model_copy(m) : NULL;
+    gm_array *positions = number_rows(s, b, rows), *starts = starts_of(s, b->lengths, b->n_sequences);
+    gm_array *groups = b->groups ? starts_of(s, b->groups, b->n_groups) : starts;
+    gm_model *copy = positions && starts && groups ? model_copy(m) : NULL;
     gm_low_rank *terms = copy ? memory_zeroed((b->n_terms + 1) * sizeof *terms) : NULL;
     gm_whole *whole = terms ? memory_zeroed((b->n_whole + 1) * sizeof *whole) : NULL;
     if (whole) {
@@ -262,7 +285,8 @@ static gm_array *training_rows(gm_scope *s, gm_model *m, const gm_training_batch
             model_use_rounded(copy);
         else if (!b->int8)
             model_use_float32(copy);
-        if (place_terms(s, copy, b, starts, terms) == GM_OK && place_whole(s, copy, b, starts, rows, whole) == GM_OK)
+        if (place_terms(s, copy, b, starts, groups, terms) == GM_OK &&
+            place_whole(s, copy, b, groups, rows, whole) == GM_OK)
             x = forward(s, copy, b, positions, starts);
     }
     memory_free(whole);

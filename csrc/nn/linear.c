@@ -18,26 +18,26 @@ static gm_array *terms_of(gm_scope *s, const gm_linear *l, gm_array *x, gm_array
     for (int i = 0; i < l->n_terms && added; i++) {
         const gm_low_rank *t = &l->terms[i];
         gm_array *seen = t->keys ? gm_sequence_dropout(s, x, t->dropout, t->salt, t->keys, t->starts) : x;
-        gm_array *low = gm_sequence_linear(s, seen, gm_astype(s, t->a, GM_FLOAT32), GM_NONE, t->starts,
+        gm_array *low = gm_sequence_linear(s, seen, gm_astype(s, t->a, GM_FLOAT32), GM_NONE, t->groups,
                                            or_none(t->sum_a));
         low = gm_multiply(s, low, scalar_array(s, (double)t->scale, GM_FLOAT32));
-        added = gm_sequence_linear(s, low, gm_astype(s, t->b, GM_FLOAT32), added, t->starts, or_none(t->sum_b));
+        added = gm_sequence_linear(s, low, gm_astype(s, t->b, GM_FLOAT32), added, t->groups, or_none(t->sum_b));
     }
     return added;
 }
 
-/* A vector of numbers [rows, 1] for each of n rows, so that its gradient is summed sequence by sequence. */
-static gm_array *for_each_row(gm_scope *s, gm_array *column, int64_t n, gm_array *starts, gm_array *sum) {
+/* A vector of numbers [rows, 1] for each of n rows, so that its gradient is summed group by group. */
+static gm_array *for_each_row(gm_scope *s, gm_array *column, int64_t n, gm_array *groups, gm_array *sum) {
     gm_array *ones = gm_full(s, 2, (int64_t[]){n, 1}, scalar_array(s, 1, GM_FLOAT32), GM_FLOAT32);
-    return gm_sequence_linear(s, ones, column, GM_NONE, starts, or_none(sum));
+    return gm_sequence_linear(s, ones, column, GM_NONE, groups, or_none(sum));
 }
 
 /* What a matrix gives that is trained itself. */
 static gm_array *whole_product(gm_scope *s, const gm_whole *w, gm_array *x, gm_array *residual) {
-    gm_array *y = x ? gm_sequence_linear(s, x, w->weight, residual, w->starts, or_none(w->sum_weight)) : NULL;
+    gm_array *y = x ? gm_sequence_linear(s, x, w->weight, residual, w->groups, or_none(w->sum_weight)) : NULL;
     if (!y || !w->bias)
         return y;
-    return gm_add(s, y, for_each_row(s, w->bias, y->shape[0], w->starts, w->sum_bias));
+    return gm_add(s, y, for_each_row(s, w->bias, y->shape[0], w->groups, w->sum_bias));
 }
 
 /* What the matrix and the terms of all rows give. */
@@ -68,7 +68,7 @@ static gm_array *brought_to_length(gm_scope *s, const gm_linear *l, gm_activatio
     gm_array *inverse = linear_inverse_lengths(s, l->weight, t), *y = product(s, l, x, GM_NONE, GM_NONE);
     if (!inverse || !y)
         return NULL;
-    gm_array *magnitude = for_each_row(s, t->magnitude, y->shape[0], t->starts, t->sum_magnitude);
+    gm_array *magnitude = for_each_row(s, t->magnitude, y->shape[0], t->groups, t->sum_magnitude);
     y = gm_multiply(s, gm_multiply(s, y, inverse), magnitude);
     if (l->bias)
         y = gm_add(s, y, l->bias);

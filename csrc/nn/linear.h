@@ -9,7 +9,8 @@ typedef struct {
     float scale;
     gm_array *magnitude; /* float32 [rows, 1]: the length that each row of the sum of matrix and term is brought to; */
     gm_array *squares;   /* float32 [rows]: the squared length of each row of the matrix; or both are NULL */
-    gm_array *starts;    /* of the rows' sequences, by which the gradients are summed in order, */
+    gm_array *starts;    /* of the rows' sequences; */
+    gm_array *groups;    /* of these as they belong together, by which the gradients are summed in order, */
     gm_array *sum_a, *sum_b, *sum_magnitude; /* from these on, of float32; or NULL */
     gm_array *keys; /* of the sequences: a share of x, drawn by them and the salt, is left out; or NULL */
     float dropout;
@@ -19,7 +20,7 @@ typedef struct {
 /* A matrix [rows, k] and its bias [rows, 1] or NULL, float32, that are trained themselves. */
 typedef struct {
     gm_array *weight, *bias;
-    gm_array *starts;                /* of the rows' sequences, by which the gradients are summed in order, */
+    gm_array *groups;                /* of the rows' sequences, by which the gradients are summed in order, */
     gm_array *sum_weight, *sum_bias; /* from these on; or NULL */
 } gm_whole;
 

@@ -81,8 +81,10 @@ def distillation_loss(student: mx.array, teacher: mx.array, *, temperature: floa
 class Forward:
     """A model with the terms of an adapter, over ragged sequences: no padding, and no sequence sees another.
 
-    sums    None: there is no gradient. Else gradients by parameter that those of this pass are added to, sequence by
-            sequence, {} being zeros: the passes of a step end with the bits of one
+    sums    None: there is no gradient. Else gradients by parameter that those of this pass are added to, row by row,
+            {} being nothing: the passes of a step end with the bits of one. What a row gives is summed by itself
+            first, so that rows may be computed anywhere
+    each    how many sequences, one after another, are a row
     draw    what the numbers that a pass with gradients leaves out (dropout) depend on, besides the sequence's tokens
     """
 
@@ -117,7 +119,8 @@ class Forward:
         return [(name, parameters[name].astype(mx.float32) + 1 if name in self.centred else parameters[name],
                  sums[name] if sums else None) for name in self.whole]
 
-    def rows(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums) -> mx.array:
+    def rows(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums,
+             each: int = 1) -> mx.array:
         """float32 [tokens that count, hidden]: the rows that the tokens are told from."""
         ids, places, lengths = integers("i"), [], []
         for one in sequences:
@@ -129,7 +132,8 @@ class Forward:
         x = self.engine.rows(ids, lengths, terms=self.terms(parameters), sums=before,
                              int8=self.products == "int8", bf16=self.products == "bf16", checkpoints=self.checkpoints,
                              dropout=share, keys=self.keys(sequences) if share else None,
-                             whole=self.weights(parameters, sums))
+                             whole=self.weights(parameters, sums),
+                             groups=[sum(lengths[i:i + each]) for i in range(0, len(lengths), each)])
         return x if len(places) == len(ids) else x[mx.array(places, dtype=mx.int32)]
 
     def keys(self, sequences: Sequence[Tokens]) -> mx.array:
@@ -138,19 +142,20 @@ class Forward:
                          for one in sequences)
         return mx.array(memoryview(drawn).cast("I")).reshape(-1, 2)
 
-    def losses(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums) -> mx.array:
+    def losses(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums,
+               each: int = 1) -> mx.array:
         """float32: of each token that counts, minus its log probability."""
         targets = [one for sequence in sequences for one, counted in zip(sequence.ids, sequence.counted) if counted]
-        rows = self.rows(parameters, sequences, sums)
+        rows = self.rows(parameters, sequences, sums, each)
         if parameters is not None and self.head:
             lengths = [one.targets for one in sequences]
             return head_losses(rows, parameters[HEAD], targets, lengths, sums.get(HEAD) if sums else None, self.softcap)
         return self.engine.loss(rows, targets, gradient=sums is not None, bf16=self.products == "bf16")
 
     def log_probs(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens],
-                  sums: Sums) -> mx.array:
+                  sums: Sums, each: int = 1) -> mx.array:
         """float32 [sequences]: the log probability of all tokens that count."""
-        return -by_sequence(self.losses(parameters, sequences, sums), sequences)
+        return -by_sequence(self.losses(parameters, sequences, sums, each), sequences)
 
 
 def head_losses(rows: mx.array, weight: mx.array, targets: Sequence[int], lengths: Sequence[int],
@@ -225,6 +230,7 @@ class Objective:
     """The loss of rows. A step's loss is the sum of what its passes give, divided by `total` of all its rows."""
     kinds: tuple[str, ...] = ("text", "completion", "chat")
     least_rows = 1              # of a step
+    measures = False            # whether something is computed before
 
     def __init__(self, forward: Forward) -> None:
         self.forward = forward
@@ -235,8 +241,13 @@ class Objective:
     def check(self, data: Dataset) -> None:
         """ValueError where the loss cannot be computed for these rows, which are of its kinds."""
 
-    def prepare(self, parameters: Mapping[str, mx.array], passes: Sequence[Sequence[Row]]) -> Any:
-        """What is computed before, for all rows of the step, without a gradient."""
+    def measure(self, parameters: Mapping[str, mx.array], passes: Sequence[Sequence[Row]], last: Row) -> list[float]:
+        """What is computed of each row before, without a gradient. last: the row of the step before these, of the
+        first one the last."""
+        return []
+
+    def prepare(self, rows: Sequence[Row], measured: Sequence[float]) -> Any:
+        """What parts() is given: of all rows of the step, and what was measured of them."""
         return None
 
     def parts(self, parameters: Mapping[str, mx.array], rows: Sequence[Row], first: int, prepared: Any,
@@ -270,15 +281,20 @@ class Preferences(Objective):
 
 
 class Dpo(Preferences):
+    measures = True
+
     def __init__(self, forward: Forward, beta: float = 0.1, label_smoothing: float = 0.0) -> None:
         super().__init__(forward, beta)
         self.label_smoothing = label_smoothing
 
-    def prepare(self, parameters, passes):
+    def measure(self, parameters, passes, last):
         return reference_of(self.forward, [self.flat(rows) for rows in passes])
 
+    def prepare(self, rows, measured):
+        return mx.array(measured, dtype=mx.float32)
+
     def parts(self, parameters, rows, first, prepared, sums):
-        policy = self.forward.log_probs(parameters, self.flat(rows), sums)
+        policy = self.forward.log_probs(parameters, self.flat(rows), sums, 2)
         reference = prepared[2 * first:2 * (first + len(rows))]
         rewards = mx.stop_gradient(self.beta * (policy - reference))
         known = {"accuracy": (rewards[::2] > rewards[1::2]).astype(mx.float32), "margin": rewards[::2] - rewards[1::2],
@@ -290,13 +306,12 @@ class Dpo(Preferences):
 class Orpo(Preferences):
     """The mean cross entropy of the chosen texts with their prompts, and the odds ratio."""
 
-    def prepare(self, parameters, passes):
-        rows = [row for one in passes for row in one]
+    def prepare(self, rows, measured):
         return len(rows) / sum(len(row.sequences[0].ids) - 1 for row in rows)
 
     def parts(self, parameters, rows, first, prepared, sums):
         sequences = [everything(row.sequences[0]) if i == 0 else row.sequences[1] for row in rows for i in (0, 1)]
-        losses, at = self.forward.losses(parameters, sequences, sums), 0
+        losses, at = self.forward.losses(parameters, sequences, sums, 2), 0
         means: list[mx.array] = []
         told: list[mx.array] = []
         for row, one in zip([row for row in rows for _ in (0, 1)], sequences):
@@ -319,23 +334,28 @@ class Kto(Objective):
     which the loss is compared; it needs two rows of a step at least."""
     kinds = ("label",)
     least_rows = 2
+    measures = True
 
     def __init__(self, forward: Forward, beta: float = 0.1, desirable_weight: float = 1.0,
                  undesirable_weight: float = 1.0) -> None:
         super().__init__(forward)
         self.beta, self.weights = beta, (desirable_weight, undesirable_weight)
 
-    def prepare(self, parameters, passes):
-        rows = [row.sequences[0] for one in passes for row in one]
-        swapped = [other_answer(one, rows[i - 1]) for i, one in enumerate(rows)]
-        at, shifted = 0, []
-        for one in passes:
-            shifted.append(swapped[at:at + len(one)])
-            at += len(one)
-        logs = [listed(self.forward.log_probs(parameters, part, None) - self.forward.log_probs(None, part, None))
-                for part in shifted]
-        divergence = sum(sum(part) for part in logs) / len(rows)
-        return reference_of(self.forward, [[row.sequences[0] for row in one] for one in passes]), max(0.0, divergence)
+    def measure(self, parameters, passes, last):
+        """Of each row its log probability by the model alone, and how far the adapter moves that of the answer of the
+        row before it."""
+        found = []
+        for part in passes:
+            rows = [row.sequences[0] for row in part]
+            swapped = [other_answer(one, other) for one, other in zip(rows, [last.sequences[0], *rows])]
+            moved = listed(self.forward.log_probs(parameters, swapped, None) -
+                           self.forward.log_probs(None, swapped, None))
+            found += [value for both in zip(listed(self.forward.log_probs(None, rows, None)), moved) for value in both]
+            last = part[-1]
+        return found
+
+    def prepare(self, rows, measured):
+        return (mx.array(measured[::2], dtype=mx.float32), max(0.0, math.fsum(measured[1::2]) / len(rows)))
 
     def parts(self, parameters, rows, first, prepared, sums):
         reference, divergence = prepared
@@ -354,11 +374,11 @@ def other_answer(one: Tokens, other: Tokens) -> Tokens:
 
 
 def reference_of(forward, passes):
-    """float32: log probabilities of all sequences by the model alone."""
+    """Log probabilities of all sequences by the model alone."""
     logs = []
     for one in passes:
         logs += listed(forward.log_probs(None, one, None))
-    return mx.array(logs, dtype=mx.float32)
+    return logs
 
 
 def final_softcap(info: Mapping[str, Any]) -> float:

@@ -20,7 +20,8 @@ from gomlx._training.distillation import Distillation, StoredTeacher, check_fits
 from gomlx._training.losses import OBJECTIVES, SLICE
 from gomlx._training.order import Order
 from gomlx._training.settings import Settings
-from gomlx._training.steps import check_rows, check_teacher
+from gomlx._training.steps import check_rows
+from gomlx._training.work import check_teacher
 
 if TYPE_CHECKING:
     from gomlx._generation.model import Model

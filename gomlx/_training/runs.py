@@ -99,7 +99,7 @@ class RunFolder:
                 raise
 
     def read_metrics(self, last: int) -> list[dict[str, Any]]:
-        """The lines up to a step; what is after them is cut off."""
+        """The lines up to a step."""
         found: list[dict[str, Any]] = []
         lines: list[bytes] = []
         if stored.is_there(self.file(METRICS)):
@@ -114,9 +114,12 @@ class RunFolder:
             if record["step"] > last:
                 break
             found.append(record)
-        text = "".join(json.dumps(one) + "\n" for one in found).encode()
-        write(self.file(METRICS), lambda stream: stream.write(text))
         return found
+
+    def write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """These lines in place of all that there are."""
+        text = "".join(json.dumps(one) + "\n" for one in records).encode()
+        write(self.file(METRICS), lambda stream: stream.write(text))
 
     def write_curve(self, steps: Sequence[tuple[int, float]], evaluations: Sequence[tuple[int, float]]) -> None:
         """loss.txt."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
+import hashlib
 import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gomlx.core as mx
@@ -26,12 +26,14 @@ from gomlx._training import losses
 from gomlx._training.adapter import Adapter
 from gomlx._training.boards import Boards
 from gomlx._training.config import with_parameters
-from gomlx._training.data import Dataset, Row, load_data
-from gomlx._training.distillation import Distillation, StoredTeacher
+from gomlx._training.data import Dataset, load_data
+from gomlx._training.distillation import StoredTeacher
 from gomlx._training.order import Order, passes
 from gomlx._training.runs import STATE, RunFolder, flat_state, tree_state
 from gomlx._training.settings import Evaluation, Settings, Step, new_optimizer
 from gomlx._training.stored import SAME_MODEL, checked_arrays
+from gomlx._training.teams import Alone, Team
+from gomlx._training.work import Task, Work, means, named
 
 if TYPE_CHECKING:
     from gomlx._generation.model import Model
@@ -60,7 +62,8 @@ class TrainingRun(Iterator[Step]):
     """
 
     def __init__(self, model: Model, data: Dataset, evals: Dataset | None, settings: Settings, adapter: Adapter,
-                 teacher: Model | StoredTeacher | None, progress: bars.Progress) -> None:
+                 teacher: Model | StoredTeacher | None, progress: bars.Progress, team: Team | None = None) -> None:
+        self._team: Team = team or Alone()
         self.model, self.data, self.eval_data, self.settings = model, data, evals, settings
         self.history: list[Step] = []
         self.stopped_by: str | None = None
@@ -68,13 +71,14 @@ class TrainingRun(Iterator[Step]):
         self._folder: RunFolder | None = None
         self._boards: Boards | None = None
         self._make(teacher)
+        self._team.check(self._work)
         for rows in (data, evals) if evals is not None else (data,):
-            check_rows(rows, self._objective, settings)
-            self._objective.check(rows)
+            check_rows(rows, self._work.objective, settings)
+            self._work.objective.check(rows)
         self._epoch, self._position, self._step = 0, 0, 0
         self._best: float | None = None
         self._waited = 0                        # evaluations since the best one
-        self._order = Order(data, settings, self._objective.least_rows)
+        self._order = Order(data, settings, self._work.objective.least_rows)
         self.steps = self._order.steps
         self._saved, self._saved_at = -1, time.monotonic()
         self._written = 0                       # Steps that are in the folder's metrics
@@ -86,10 +90,8 @@ class TrainingRun(Iterator[Step]):
 
     @on_the_processor
     def _make(self, teacher: Model | StoredTeacher | None) -> None:
-        settings = self.settings
-        self._forward = losses.Forward(self.model, self._adapter, settings.forward, settings.checkpoints)
-        self._objective = objective(settings.loss, self._forward, self.model, teacher, settings.loss_options)
-        self._optimizer = new_optimizer(settings)
+        self._work = Work(self.model, self._adapter, self.settings, teacher)
+        self._optimizer = new_optimizer(self.settings)
 
     # ---- what can be asked ----
 
@@ -113,6 +115,11 @@ class TrainingRun(Iterator[Step]):
         return self._folder.path if self._folder is not None else None
 
     @property
+    def rank(self) -> int:
+        """The number of this process among those that train together; 0 alone has a folder."""
+        return self._team.rank
+
+    @property
     def losses(self) -> list[float]:
         """The loss of each step."""
         return [one.loss for one in self.history]
@@ -122,29 +129,17 @@ class TrainingRun(Iterator[Step]):
         rows = self.eval_data if data is None else dataset_of(data, self.model, self.settings, "test")
         if rows is None:
             raise ValueError("evaluate: no data: neither given, nor eval_data in train()")
-        check_rows(rows, self._objective, self.settings)
-        self._objective.check(rows)
+        check_rows(rows, self._work.objective, self.settings)
+        self._work.objective.check(rows)
         return self._evaluated(rows)
 
     @on_the_processor
     def _evaluated(self, rows: Dataset) -> Evaluation:
-        whole: list[float] = []
-        known: dict[str, list[float]] = {}
-        found = weight = 0
-        all_parts = passes(rows.rows, self.settings)
-        prepared = self._objective.prepare(self._parameters, all_parts)
-        for part in all_parts:
-            values, more = self._objective.parts(self._parameters, part, found, prepared, None)
-            _gomlx.eval_or_drop(values, more)
-            total = self._objective.total(part)
-            whole.append(math.fsum(values.tolist()))
-            weight, found = weight + total, found + len(part)
-            for name, one in more.items():
-                known.setdefault(name, []).extend(one.tolist())
-        loss = math.fsum(whole) / weight
+        task = Task(self._parameters, passes(rows.rows, self.settings), self._step, "", 1)
+        values, known = self._team.losses(self._work, task)
+        loss = math.fsum(values) / self._work.objective.total(rows.rows)
         perplexity = math.exp(min(loss, 700)) if self.settings.loss == "sft" else None
-        return Evaluation(loss, perplexity, found, rows.targets, {name: math.fsum(one) / len(one)
-                                                                  for name, one in known.items()})
+        return Evaluation(loss, perplexity, len(rows), rows.targets, means(known))
 
     # ---- steps ----
 
@@ -166,8 +161,10 @@ class TrainingRun(Iterator[Step]):
         try:
             record = self._advance()
             self._keep(record)
-        except KeyboardInterrupt:
-            self.close()
+        except BaseException as error:
+            self._team.failed(error)
+            if isinstance(error, KeyboardInterrupt):
+                self.close()
             raise
         if self._report is not None:
             self._report(self._step / self.steps)
@@ -187,6 +184,7 @@ class TrainingRun(Iterator[Step]):
     def close(self) -> None:
         """Saves what is not saved yet, takes the bar away and gives memory back."""
         self._bar.close()
+        self._team.close()
         if self._kept is not None:
             self._kept()
         if self._folder is not None and self._saved != self._step:
@@ -218,42 +216,20 @@ class TrainingRun(Iterator[Step]):
     def _move(self) -> Step:
         started = time.perf_counter()
         mx.reset_peak_memory(mx.cpu)
-        self._forward.draw = f"{self.settings.seed}:{self._step}:"
         parts, self._epoch, self._position = self._order.step(self._epoch, self._position)
         rows = [row for part in parts for row in part]
-        total = self._objective.total(rows)
-        gradients, values, known = self._gradients(parts, total)
+        total = self._work.objective.total(rows)
+        draw = f"{self.settings.seed}:{self._step}:"
+        gradients, values, known = self._team.gradients(self._work, Task(self._parameters, parts, self._step + 1, draw,
+                                                                         total))
+        gradients = {name: one.astype(self._parameters[name].dtype) for name, one in gradients.items()}
         rate = self.settings.rate(self._step, self.steps)
         norm = self._update(gradients, rate, rows)
         self._step += 1
         epochs = round(self._order.epochs(self._epoch, self._position), 4)
         return Step(self._step, epochs, math.fsum(values) / total, len(rows),
                     sum(row.tokens for row in rows), sum(row.targets for row in rows), rate, norm,
-                    time.perf_counter() - started, mx.get_peak_memory(mx.cpu), metrics=known)
-
-    def _gradients(self, all_parts, total):
-        """(gradients of the step, the parts of its loss, the means of what else is known)."""
-        prepared, first = self._objective.prepare(self._parameters, all_parts), 0
-        gradients: dict[str, mx.array] = {}
-        values: list[float] = []
-        known: dict[str, list[float]] = {}
-        exact = {name: one.astype(mx.float32) for name, one in self._parameters.items()}    # as are sums of gradients
-        for part in all_parts:
-            scaled = functools.partial(self._scaled, rows=part, first=first, prepared=prepared, total=total,
-                                       sums=gradients)
-            (_, parts, more), gradients = mx.value_and_grad(scaled)(exact)
-            _gomlx.eval_or_drop(parts, gradients, more)
-            check_finite(self._step + 1, parts.tolist(), part)
-            values += parts.tolist()
-            for name, one in more.items():
-                known.setdefault(name, []).extend(one.tolist())
-            first += len(part)
-        gradients = {name: one.astype(self._parameters[name].dtype) for name, one in gradients.items()}
-        return gradients, values, {name: math.fsum(one) / len(one) for name, one in known.items()}
-
-    def _scaled(self, parameters, rows, first, prepared, total, sums):
-        parts, known = self._objective.parts(parameters, rows, first, prepared, sums)
-        return parts.sum() / total, parts, known
+                    time.perf_counter() - started, mx.get_peak_memory(mx.cpu), metrics=means(known))
 
     def _update(self, gradients, rate, rows):
         """Moves the parameters; returns the gradients' norm."""
@@ -299,6 +275,17 @@ class TrainingRun(Iterator[Step]):
 
     # ---- the folder ----
 
+    def _meet(self):
+        """All that train together have begun the same."""
+        state = hashlib.blake2b()
+        for one in (*self._parameters.values(), *flat_state(self._optimizer.state).values()):
+            state.update(memoryview(mx.contiguous(one.reshape(-1)).view(mx.uint8)))
+        about = {name: getattr(self.settings, name) for name in self.settings.__dataclass_fields__ if name != "logs"}
+        self._team.meet({"settings": about, "data": self.data.fingerprint,
+                         "eval_data": self.eval_data.fingerprint if self.eval_data is not None else None,
+                         "model": {name: self.model.info[name] for name in SAME_MODEL},
+                         "state": [self._step, self._epoch, self._position, state.hexdigest()]})
+
     def _begin(self, folder, config):
         folder.create({"model": description(self.model), "settings": dataclasses.asdict(self.settings),
                        "adapter": scales_of(self._adapter), **config})
@@ -306,11 +293,13 @@ class TrainingRun(Iterator[Step]):
 
     @on_the_processor
     def _go_on(self, folder, state):
-        self._folder, self._boards = folder, Boards(folder, self.settings.logs)
         if state is not None:
             self._take(folder.file(STATE), *state)
-        self.history = [Step(**one) for one in folder.read_metrics(self._step)]
-        self._written = len(self.history)
+        found = folder.read_metrics(self._step)
+        self.history, self._written = [Step(**one) for one in found], len(found)
+        if self.rank == 0:
+            folder.write_metrics(found)
+            self._folder, self._boards = folder, Boards(folder, self.settings.logs)
 
     def save(self) -> None:
         """Writes the state, the adapter and the curve into the run's folder. Where that fails, what was saved before is
@@ -360,22 +349,6 @@ class TrainingRun(Iterator[Step]):
         return notebook.training_run(self)
 
 
-def objective(name: str, forward: losses.Forward, model: Model, teacher: Model | StoredTeacher | None,
-              options: Mapping[str, float]) -> losses.Objective:
-    """The objective of a name; options are those of Settings, which are checked there."""
-    check_teacher(name, teacher)
-    if teacher is not None:
-        return Distillation(forward, model, teacher, **options)
-    return losses.OBJECTIVES[name](forward, **options)
-
-
-def check_teacher(name: str, teacher: object) -> None:
-    """ValueError unless there is a teacher where the loss of this name needs one."""
-    if (teacher is not None) != (name == "distillation"):
-        raise ValueError("loss='distillation' needs a teacher" if teacher is None else
-                         f"a teacher belongs to loss='distillation', got {name!r}")
-
-
 def check_rows(rows: Dataset, objective: losses.Objective | type[losses.Objective], settings: Settings) -> None:
     """ValueError where the rows are none, or none of the loss."""
     if not len(rows):
@@ -390,27 +363,9 @@ def check_rows(rows: Dataset, objective: losses.Objective | type[losses.Objectiv
         raise ValueError(f"loss={settings.loss!r} needs {objective.least_rows} rows in a step at least")
 
 
-def check_finite(step: int, values: Sequence[float], rows: Sequence[Row]) -> None:
-    """gomlx.Error with the rows whose loss is not a finite number."""
-    wrong = [i for i, value in enumerate(values) if not math.isfinite(value)]
-    if not wrong:
-        return
-    found: Sequence[Row] = rows
-    if len(values) == sum(row.targets for row in rows):             # one value for each token that counts
-        owners = [at for at, row in enumerate(rows) for _ in range(row.targets)]
-        found = [rows[at] for at in dict.fromkeys(owners[i] for i in wrong)]
-    elif len(values) == len(rows):
-        found = [rows[i] for i in wrong]
-    raise _gomlx.Error(f"step {step}: the loss is {values[wrong[0]]}; its rows: {named(found)}")
-
-
 def all_finite(arrays: Mapping[str, mx.array]) -> bool:
     """Whether all numbers of all arrays are finite."""
     return bool(mx.stack([mx.all(mx.isfinite(one)) for one in arrays.values()]).all().item())
-
-
-def named(rows: Sequence[Row]) -> str:
-    return ", ".join(row.where for row in rows[:16]) + (f" and {len(rows) - 16} more" if len(rows) > 16 else "")
 
 
 def scales_of(adapter):

@@ -13,10 +13,13 @@ from gomlx._training.adapter import Adapter, Term, shapes_of
 from gomlx._training.config import LoRAConfig, check_dropout, check_whole, lora_config, new_adapter
 from gomlx._training.data import MAX_TOKENS, Dataset, Mask
 from gomlx._training.distillation import StoredTeacher
+from gomlx._training.ray_workers import ScalingOptions, Workers
 from gomlx._training.runs import STATE, RunFolder
 from gomlx._training.settings import Log, Loss, Schedule, Settings
 from gomlx._training.steps import Data, TrainingRun, dataset_of
 from gomlx._training.stored import SAME_MODEL
+from gomlx._training.teams import Alone, Ranks
+from gomlx.core import distributed
 
 MAY_CHANGE = ("steps", "epochs", "save_every", "logs", "progress")      # when a run is resumed
 OF_ROWS = ("mask", "max_tokens", "too_long", "template", "template_args")
@@ -33,7 +36,8 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
           template_args: Mapping[str, Any] | None = None, checkpoints: bool = False,
           forward: Literal["exact", "int8", "bf16"] = "exact", seed: int = 0,
           run: str | os.PathLike[str] | None = None, save_every: int = 10, logs: Sequence[Log] = (),
-          resume: str | os.PathLike[str] | None = None, progress: bars.Progress = True) -> TrainingRun:
+          resume: str | os.PathLike[str] | None = None, progress: bars.Progress = True,
+          group: distributed.Group | None = None, ray: ScalingOptions | None = None) -> TrainingRun:
     """Fine-tunes a loaded model: low-rank terms on its weights as they are, quantised or not. Returns a TrainingRun, an
     iterator of Steps; .finish() does all of them, .adapter is what was learnt.
 
@@ -68,6 +72,10 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
                     own; steps and epochs may be others, data and eval_data must be the same ones (and be given
                     where they have no path). What is given as its default is as if it were not given
     progress        as in load()
+    group           processes that train together, each a share of a step's rows: of gomlx.core.distributed, all that
+                    init() found when None. The bits do not depend on how many they are, and a run may be resumed by
+                    others. All call this with the same arguments; rank 0 writes the folder, which all read to resume
+    ray             a gomlx.ScalingOptions: workers of Ray compute instead, and are replaced where they are lost
 
     ValueError says which row of the data, setting or target is not in order; gomlx.Error names the rows where the loss
     is not finite; NotImplementedError what is not trained yet."""
@@ -87,6 +95,35 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
     bars.check(progress)
     if logs and run is None and resume is None:
         raise ValueError("logs: need run=, the folder that they are written to")
+    team = team_of(group, ray)
+    try:
+        made = run_of(model, data, lora, known, eval_data, run, resume, given, progress if team.rank == 0 else False,
+                      team)
+        made._meet()
+    except BaseException as error:
+        team.failed(error)
+        raise
+    return made
+
+
+def team_of(group, ray):
+    """Who computes: Ray's workers, the ranks of the group, or of the one that this program has made."""
+    if ray is not None:
+        if not isinstance(ray, ScalingOptions):
+            raise arguments.WrongType(f"ray: expected a gomlx.ScalingOptions, got {arguments.shown(ray)}")
+        if group is not None:
+            raise ValueError("train: group and ray: expected one of them")
+        return Workers(ray)
+    group = distributed.world() if group is None else group
+    if group is not None and not isinstance(group, distributed.Group):
+        raise arguments.WrongType(f"group: expected a Group of gomlx.core.distributed, got {arguments.shown(group)}")
+    return Ranks(group._link) if group is not None and group.size() > 1 else Alone()
+
+
+# ---- what a run is made of ----
+
+def run_of(model, data, lora, teacher, eval_data, run, resume, given, progress, team):
+    """A new run, or the resumed one."""
     folder, state, config = None, None, {}
     if resume is not None:
         if run is not None or lora is not None:
@@ -114,16 +151,14 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
             raise ValueError(f"resume: {name}: {found.source} has other rows than the run was begun with (a chat "
                              "template with the date of the day makes others each day: template_args)")
     adapter = first_adapter(model, lora, folder, state, config)
-    made = TrainingRun(model, rows, evals, settings, adapter, known, progress)
+    made = TrainingRun(model, rows, evals, settings, adapter, teacher, progress, team)
     if folder is not None:
         made._go_on(folder, state)
-    elif run is not None:
+    elif run is not None and team.rank == 0:
         made._begin(RunFolder(run), {"lora": lora_of(lora), "data": data_of(data, rows),
                                      "eval_data": data_of(eval_data, evals) if evals is not None else None})
     return made
 
-
-# ---- what a run is made of ----
 
 def resumed(given, stored):
     """The settings of a run that goes on: its own, but for those that may change."""

@@ -149,6 +149,7 @@ def train(args):
     if args.resume is not None and args.model is None:
         args.model = gomlx.lora.TrainingRun.config_of(args.resume)["model"]["path"]
     adapters, args.adapter = args.adapter or [], None           # it is trained, and not loaded beside what is trained
+    gomlx.distributed.init()                          # where MPI started several of these, they train together
     with contextlib.ExitStack() as opened:
         teacher = args.teacher
         if teacher is not None and not teacher.endswith(".safetensors"):
@@ -221,7 +222,10 @@ def check(args):
 
 
 def follow(run, as_json):
-    """Does the steps, and tells of them."""
+    """Does the steps, and tells of them: rank 0 does of several."""
+    if run.rank:
+        run.finish()
+        return
     every = max(1, run.steps // SHOWN)
     if not as_json:
         left = max(0, run.steps - run.step)

@@ -43,15 +43,48 @@ class Link:
             try:
                 self._run(name, peer, dtype, shape, x, out)
             except BaseException as error:
-                self.fail(f"distributed: {error}" if isinstance(error, Failed) else
-                          f"distributed: rank {self.ranks[self.rank]} failed in {name}: "
-                          f"{type(error).__name__}: {error}")
+                self.fail(self._told(name, error))
 
     def fail(self, cause: str) -> None:
         """Ends the group here, and tells the others."""
-        self._failure = cause
-        self._watch.report(self.ranks[self.rank], cause)
+        self.end(cause)
         raise RuntimeError(cause) from None
+
+    def end(self, cause: str) -> None:
+        """Tells the others why this rank does nothing more in the group."""
+        self._failure = self._failure or cause
+        self._watch.report(self.ranks[self.rank], cause)
+
+    def swap(self, name: str, mine: Sequence[Any], theirs: Sequence[Any]) -> None:
+        """Bytes mine[rank] to each other rank, and from each into theirs[rank], of as many bytes. RuntimeError as of
+        operations; a KeyboardInterrupt stays one, and ends the group."""
+        with self.lock:
+            if self._failure:
+                raise RuntimeError(self._failure)
+            try:
+                self._count += 1
+                self._agree(name, f"{self._count} {name}")
+                self.wait(name, {rank: self.carrier.receive(theirs[rank], rank, DATA)
+                                 + self.carrier.send(mine[rank], rank, DATA) for rank in self._others()})
+            except KeyboardInterrupt:
+                self.end(f"distributed: rank {self.ranks[self.rank]} was interrupted in {name}")
+                raise
+            except BaseException as error:
+                self.fail(self._told(name, error))
+
+    def gather(self, name: str, data: bytes) -> list[bytes]:
+        """The bytes of all ranks, of any lengths."""
+        lengths = [bytearray(8) for _ in range(self.size)]
+        lengths[self.rank][:] = len(data).to_bytes(8, "little")
+        self.swap(f"the lengths of {name}", [bytes(lengths[self.rank])] * self.size, lengths)
+        found = [bytearray(int.from_bytes(one, "little")) for one in lengths]
+        found[self.rank][:] = data
+        self.swap(name, [data] * self.size, found)
+        return [bytes(one) for one in found]
+
+    def _told(self, name, error):
+        return f"distributed: {error}" if isinstance(error, Failed) else \
+            f"distributed: rank {self.ranks[self.rank]} failed in {name}: {type(error).__name__}: {error}"
 
     def _run(self, name, peer, dtype, shape, x, out):
         if name in ("send", "recv"):

@@ -64,16 +64,18 @@ def world(version: str, timeout: float) -> Link | None:
         raise RuntimeError("distributed: this MPI was begun without threads, expected MPI_THREAD_SERIALIZED")
     watch = _watch.Watch()
     own, request = comm.Idup()
-    atexit.register(finish, MPI, watch, rank, size)
     _await(request, rank, timeout)
     link = Link(Messages(MPI, own), rank, range(size), watch, timeout)
     _meet(MPI, link, watch, version)
+    atexit.register(finish, MPI, watch, rank, size, os.getpid())    # without a meeting, MPI's end would wait for ever
     return link
 
 
-def finish(mpi: Any, watch: _watch.Watch, rank: int, size: int) -> None:
+def finish(mpi: Any, watch: _watch.Watch, rank: int, size: int, process: int) -> None:
     """Says that this program is at its end, and waits for that of the others. MPI's own end would wait for ever where
-    one of them has failed."""
+    one of them has failed. A process that was forked off has no end of its own."""
+    if os.getpid() != process:
+        return
     watch.report(rank, _watch.LEFT)
     while watch.peers() and not watch.is_over(rank, size):
         time.sleep(0.002)

@@ -5,13 +5,18 @@ others when one ends, or when a rank reports that it has failed.
 """
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
+import struct
 import threading
 import time
 
 ENDED, LEFT = "its process has ended", "its program has come to its end"       # LEFT: as it should
 MOST = 1 << 16          # bytes of a line
+HELLO = 256             # bytes that a rank says as it connects
+PATIENCE = 10           # seconds that a peer may leave what it is told unread, when there is no more room for it
 
 
 class Watch:
@@ -19,10 +24,11 @@ class Watch:
 
     def __init__(self) -> None:
         self.failures: dict[int, tuple[str, float]] = {}
-        self._lock = threading.Lock()
+        self._lock, self._sending = threading.Lock(), threading.Lock()
         self._peers: dict[int, socket.socket] = {}
         self._open: set[int] = set()            # peers whose connection has not ended
         self._telling = 0                       # news that is known here and not yet told on
+        os.register_at_fork(after_in_child=self._leave)
 
     def note(self, rank: int, cause: str, tell: bool = False) -> None:
         """Remembers what is heard of a rank first. tell: and tells the other peers."""
@@ -59,12 +65,23 @@ class Watch:
             return all(cause == LEFT for cause, _ in self.failures.values())
 
     def _tell(self, rank, cause):
-        line = json.dumps({"rank": rank, "cause": cause[:2000]}).encode() + b"\n"
         for peer in list(self._peers.values()):
-            try:
+            self._say(peer, rank, cause)
+
+    def _say(self, peer, rank, cause):
+        line = json.dumps({"rank": rank, "cause": cause[:2000]}).encode() + b"\n"
+        try:
+            with self._sending:                 # several readers may have news at once: a line is not torn
                 peer.sendall(line)
-            except OSError:
-                pass                            # its own end is noticed by its reader
+        except OSError:                         # it has ended, or reads no more: its reader notes that
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
+
+    def _leave(self):
+        """In a process that was forked off: the connections are its parent's, and end with that."""
+        for peer in self._peers.values():
+            os.close(peer.detach())
+        self._peers, self._open = {}, set()
 
     def _read(self, peer, rank, others):
         """Takes lines of a peer until its connection ends. others: whether what it says is told on."""
@@ -83,8 +100,13 @@ class Watch:
         for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._peers[rank] = peer
-        self._open.add(rank)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", PATIENCE, 0))
+        with self._lock:
+            self._peers[rank] = peer
+            self._open.add(rank)
+            known = [(one, cause) for one, (cause, _) in self.failures.items()] if others else []
+        for one, cause in known:                # before it came
+            self._say(peer, one, cause)
         threading.Thread(target=self._read, args=(peer, rank, others), daemon=True, name="gomlx watch").start()
 
 
@@ -106,19 +128,30 @@ def host(watch: Watch, listening: socket.socket, size: int, secret: str, timeout
             listening.settimeout(max(until - time.monotonic(), 0.001))
             try:
                 peer, _ = listening.accept()
+            except TimeoutError:
+                missing = sorted(set(range(1, size)) - watch._peers.keys())
+                raise TimeoutError(f"rank {missing[0]} has not connected to rank 0 in {timeout:g} s") from None
+            try:
                 peer.settimeout(5)
-                said = peer.recv(256, socket.MSG_WAITALL).split(b" ")
+                said = _read_hello(peer).split(b" ")
                 rank = int(said[1]) if hmac.compare_digest(said[0], secret.encode()) else -1
                 if not 0 < rank < size or rank in watch._peers:
                     raise ValueError
                 peer.settimeout(None)
                 watch._follow(peer, rank, True)
-            except TimeoutError:
-                if time.monotonic() >= until:
-                    missing = sorted(set(range(1, size)) - watch._peers.keys())
-                    raise TimeoutError(f"rank {missing[0]} has not connected to rank 0 in {timeout:g} s") from None
             except (ValueError, IndexError, OSError):
                 peer.close()
+
+
+def _read_hello(peer):
+    """What a rank says first, in however many pieces it comes."""
+    found = b""
+    while len(found) < HELLO:
+        more = peer.recv(HELLO - len(found))
+        if not more:
+            raise ValueError
+        found += more
+    return found
 
 
 def join(watch: Watch, addresses: list[str], port: int, rank: int, secret: str, timeout: float) -> None:
@@ -127,7 +160,7 @@ def join(watch: Watch, addresses: list[str], port: int, rank: int, secret: str, 
     for address in addresses:
         try:
             peer = socket.create_connection((address, port), timeout=min(timeout, 10))
-            peer.sendall(f"{secret} {rank} ".encode().ljust(256))
+            peer.sendall(f"{secret} {rank} ".encode().ljust(HELLO))
             peer.settimeout(None)
             watch._follow(peer, 0, False)
             return

@@ -100,6 +100,11 @@ def init(strict: bool = False, backend: str = "any", *, all_gather_factory: Any 
     return _alone
 
 
+def world() -> Group | None:
+    """The group that init has made of several processes, or None."""
+    return _world
+
+
 def _timeout():
     text = os.environ.get("GOMLX_DISTRIBUTED_TIMEOUT", "300")
     try:

@@ -461,13 +461,15 @@ static void test_row_loss(void) {
 
 /* ---- sums over sequences ---- */
 static void test_outer(void) {
+    enum { PARTS = 4 };
+    static const int32_t begins[PARTS + 1] = {0, 1, 64, 280, 292}; /* one is longer than a chain */
     static const int64_t widths[][2] = {{8, 576}, {1, 1}, {3, 100}, {20, 33}};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         const int64_t m = widths[i][0], k = widths[i][1], blocks = (k + GM_OUTER_BLOCK - 1) / GM_OUTER_BLOCK;
         const float *left = floats(ROWS * m, 1), *right = floats(ROWS * k, 1);
         float *out = floats(m * k, 0), *part = floats(m * k, 0), *rest = floats(m * k, 0);
         gm_sequence_outer_args a = {
-            .out = out, .left = left, .right = right, .starts = starts, .sequences = SEQUENCES, .m = m, .k = k};
+            .out = out, .left = left, .right = right, .starts = begins, .sequences = PARTS, .m = m, .k = k};
         kernels->sequence_outer(&a, 0, blocks);
         for (int64_t r = 0; r < m; r++)
             for (int64_t c = 0; c < k; c++) {
@@ -477,20 +479,30 @@ static void test_outer(void) {
                 CHECK(fabs((double)out[r * k + c] - want) < 1e-4, "%d x %d: %g, want %g", (int)m, (int)k,
                       (double)out[r * k + c], want);
             }
-        for (int64_t cut = 1; cut < SEQUENCES; cut += 2) {
+        for (int64_t cut = 1; cut < PARTS; cut += 2) {
             a.out = part;
             a.so_far = NULL;
-            a.starts = starts;
+            a.starts = begins;
             a.sequences = cut;
             kernels->sequence_outer(&a, 0, blocks);
             a.out = rest;
             a.so_far = part;
-            a.starts = starts + cut;
-            a.sequences = SEQUENCES - cut;
+            a.starts = begins + cut;
+            a.sequences = PARTS - cut;
             for (int64_t block = blocks; block-- > 0;)
                 kernels->sequence_outer(&a, block, block + 1);
             CHECK(same(out, rest, (size_t)(m * k) * 4), "%d x %d in two passes, cut at %d", (int)m, (int)k, (int)cut);
         }
+        for (int32_t s = 0; s < PARTS; s++) { /* each alone, then their sum */
+            a.out = s == 0 ? rest : part;
+            a.so_far = NULL;
+            a.starts = begins + s;
+            a.sequences = 1;
+            kernels->sequence_outer(&a, 0, blocks);
+            for (int64_t j = 0; s > 0 && j < m * k; j++)
+                rest[j] += part[j];
+        }
+        CHECK(same(out, rest, (size_t)(m * k) * 4), "%d x %d of sequences that were summed apart", (int)m, (int)k);
         free_buffers();
     }
 }

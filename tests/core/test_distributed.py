@@ -1,35 +1,23 @@
 """gomlx.core.distributed over several processes, which MPI starts, and over one."""
 import ctypes.util
-import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 
+import mpi_programs
 import pytest
+from mpi_programs import MPICH, needs_mpi
 from places import ROOT
 
 import gomlx.core as mx
 from gomlx import cli
 
-PROGRAM = os.path.join(ROOT, "tests", "support", "ranks.py")
-OPEN_MPI, MPICH = (shutil.which(name) for name in ("mpirun.openmpi", "mpirun.mpich"))
-OPEN_MPI = OPEN_MPI or shutil.which("mpirun")
+PROGRAM, MANY_SUMS = (os.path.join(ROOT, "tests", "support", name) for name in ("ranks.py", "many_sums.py"))
 
-needs_mpi = pytest.mark.skipif(not OPEN_MPI or not importlib.util.find_spec("mpi4py"),
-                               reason="needs mpirun and the package mpi4py")
-
-
-def launched(n, case, *, mpirun=OPEN_MPI, **environment):
+def launched(n, case, **options):
     """What each rank said, {rank: text}."""
-    environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                                "OMPI_MCA_rmaps_base_oversubscribe": "1"} | environment
-    command = [sys.executable, "-P", "-m", "gomlx", "launch", "-n", str(n), "--mpirun", mpirun, "--", PROGRAM, case]
-    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    found = {int(rank): text for rank, text in re.findall(r"^(\d+): (.*)$", said.stdout, re.M)}
-    assert found, said.stdout + said.stderr
-    return found
+    return mpi_programs.launched(n, PROGRAM, case, **options)
 
 
 @needs_mpi
@@ -50,6 +38,12 @@ def test_two_processes():
 @pytest.mark.slow
 def test_large_arrays():
     assert launched(2, "large") == {0: "done", 1: "done"}
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_many_sums_under_load():
+    assert mpi_programs.launched(3, MANY_SUMS, "100") == dict.fromkeys(range(3), "100 sums")
 
 
 @needs_mpi

@@ -16,7 +16,7 @@ import gomlx.core as mx
 from gomlx import _gomlx, lora
 from gomlx._training.distillation import StoredTeacher, key_of
 from gomlx._training.settings import OPTIMIZERS
-from gomlx._training.steps import check_finite
+from gomlx._training.work import check_finite
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROWS = [{"prompt": f"Tell me about number {i}.", "completion": f"Once upon a time the number {i} met a cat."}

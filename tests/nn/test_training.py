@@ -244,6 +244,23 @@ def test_sums_that_do_not_fit_are_named(tmp_path, sums, error, message):
         exact(path).rows([1], [1], terms=terms, sums=given)
 
 
+def test_what_sequences_of_a_group_give_is_summed_before_it_is_added(tmp_path):
+    path = str(tmp_path / "model.gguf")
+    checkpoints.save_gguf(path, BLOCKS, checkpoints.random_weights(BLOCKS))
+    model = exact(path)
+    sequences, p = texts(BLOCKS["vocab_size"], [37, 130, 2, 164]), parameters(model)
+
+    def gradients(some, **options):
+        return mx.value_and_grad(engine_loss(model, some, reduce=mx.sum, **options))(p)[1]
+    pairs = [gradients(sequences[i:i + 2], groups=[sum(map(len, sequences[i:i + 2]))]) for i in (0, 2)]
+    added = {name: tuple(a + b for a, b in zip(*(one[name] for one in pairs))) for name in p}
+    assert bits(gradients(sequences, groups=[167, 166])) == bits(added)
+    assert bits(gradients(sequences)) != bits(added)
+    for wrong in ([167], [167, 165, 1], [166, 167], [167, 166, 1], [0, 333], []):
+        with pytest.raises(ValueError, match="groups are not the tokens of whole sequences"):
+            gradients(sequences, groups=wrong)
+
+
 def test_the_head_can_round_what_it_reads(tmp_path):
     path = str(tmp_path / "model.gguf")
     checkpoints.save_gguf(path, BLOCKS, checkpoints.random_weights(BLOCKS), "Q8_0")

@@ -20,7 +20,7 @@ BELOW = {
     "_generation": {"_base", "_files"},
     "_batches": {"_base"},
     "_conversion": {"_base", "_files", "_generation"},
-    "_training": {"_base", "_files", "_generation", "core", "nn", "optimizers", "utils"},
+    "_training": {"_base", "_files", "_generation", "core", "nn", "optimizers", "utils", "loading"},
     "backends": {"_base", "_files", "_generation", "face", "mlx"},
     "loading": {"_base", "_files", "_generation", "backends"},
     "_tools": {"_base", "_files", "_generation", "face"},

@@ -585,6 +585,7 @@ with gomlx.load(context_length=512, prompt_cache=gomlx.PromptCache(entries=2)) a
         assert_type(lora.save_teacher(model, learnt, Path(adapter_folder) / "x.safetensors", top=8), str)
     assert_type(lora.plan_training(path, learnt, lora=config, steps=1), lora.TrainingPlan)
     trained = gomlx.train(model, learnt, lora=config, steps=1, progress=False)
+    assert_type(gomlx.ScalingOptions(workers=2, cpus=4).workers, int)
     assert_type(trained, lora.TrainingRun)
     assert_type(next(trained), lora.Step)
     assert_type(trained.evaluate(pairs), lora.Evaluation)

@@ -83,6 +83,7 @@ ARGUMENTS |= for_reductions | {
     "ArrayAt.minimum.value": OPERAND, "ArrayAt.multiply.value": OPERAND, "ArrayAt.subtract.value": OPERAND,
     "Decoder.add.stream": "TokenStream", "Detokenizer.push.id": "int", "Model.head.x": "array",
     "Model.rows.lengths": "Sequence[int]",
+    "Model.rows.groups": "Sequence[int] | None",
     **dict.fromkeys(("Model.rows.terms", "Model.load_adapter.terms"),
                     "Sequence[tuple[str, array, array, float] | tuple[str, array, array, float, array, array]]"),
     "Model.rows.sums": "Sequence[tuple[array, ...] | None] | None",

@@ -481,7 +481,7 @@ static PyMethodDef model_methods[] = {
      SIG("head($self, x, /)", "The logits of a residual stream float32 [n, hidden], lazy.")},
     {"rows", FUNCTION(py_model_rows), FASTCALL,
      SIG("rows($self, ids, lengths, *, terms=(), int8=False, bf16=False, checkpoints=False, sums=None, "
-         "dropout=0.0, keys=None, whole=None)",
+         "dropout=0.0, keys=None, whole=None, groups=None)",
          "The rows of sequences after the final norm, float32 [ids, hidden], lazy: ids of all, and how many each has. "
          "terms: tuples (layer, a [rank, k], b [rows, rank], scale), or with magnitudes (layer, a, b, scale, magnitude "
          "[rows], squares [rows] of the lengths of the matrix's rows), to which gradients go. int8: linear layers "

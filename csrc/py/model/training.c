@@ -75,11 +75,11 @@ PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
         0,
         2,
         3,
-        {"ids", "lengths", "terms", "int8", "bf16", "checkpoints", "sums", "dropout", "keys", "whole", NULL}};
+        {"ids", "lengths", "terms", "int8", "bf16", "checkpoints", "sums", "dropout", "keys", "whole", "groups", NULL}};
     module_state *state = py_model_state(self);
-    PyObject *v[10], *items = NULL, *result = NULL;
-    int32_t *ids = NULL, *lengths = NULL;
-    size_t n_ids, n_lengths;
+    PyObject *v[11], *items = NULL, *result = NULL;
+    int32_t *ids = NULL, *lengths = NULL, *groups = NULL;
+    size_t n_ids, n_lengths, n_groups = 0;
     term_list terms = {NULL, 0};
     whole_list whole = {NULL, 0};
     int int8 = 0, bf16 = 0, checkpoints = 0;
@@ -91,12 +91,15 @@ PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
                       (int8 = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0 &&
                       (bf16 = v[4] ? PyObject_IsTrue(v[4]) : 0) >= 0 &&
                       (checkpoints = v[5] ? PyObject_IsTrue(v[5]) : 0) >= 0 && sums_read(state, v[6], &terms) &&
-                      dropout_read(state, v[7], v[8], &dropout, &keys) && whole_read(state, v[9], &whole);
+                      dropout_read(state, v[7], v[8], &dropout, &keys) && whole_read(state, v[9], &whole) &&
+                      (!v[10] || v[10] == Py_None || read_lengths(v[10], &groups, &n_groups));
     gm_model *open = read ? py_model_open(self) : NULL, *model = open ? gm_model_retain(open) : NULL;
     if (model && pack_model(state, model)) {
         const gm_training_batch batch = {.tokens = ids,
                                          .lengths = lengths,
                                          .n_sequences = (int64_t)n_lengths,
+                                         .groups = groups,
+                                         .n_groups = (int64_t)n_groups,
                                          .terms = terms.all,
                                          .n_terms = terms.n,
                                          .whole = whole.all,
@@ -118,6 +121,7 @@ PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     Py_XDECREF(items);
     PyMem_Free(ids);
     PyMem_Free(lengths);
+    PyMem_Free(groups);
     return result;
 }
 
