@@ -422,7 +422,7 @@ def test_what_fits_the_memory_of_a_block(program, tmp_path, major):
 def test_products_by_cublaslt_equal_the_processor_s(program, engine):
     path = build_fake_blaslt(*(["-fsanitize=address"] if engine.sanitize else []))
     assert program("test_kernels", "80", "product", GOMLX_CUDA_BLASLT=path) == 160
-    assert program("test_kernels", "12", "sdpa", GOMLX_CUDA_BLASLT=path) > 24
+    assert program("test_kernels", "12", "sdpa", GOMLX_CUDA_BLASLT=path) == 24
 
 
 @pytest.mark.slow
