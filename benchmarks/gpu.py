@@ -9,7 +9,7 @@ together. Cells are medians of the rounds in microseconds a call; "ratio" is tor
 its median with the least and the greatest: above 1 we are faster. "of copy" is the bytes that a row must read and write
 a second, as a share of those that a copy of 256 MiB (torch's) reads and writes in the same run; for products, TFLOP/s.
 TF32 is off in both. The last lines: what one small operation of a lazy chain
-of 1000 costs with its evaluation, and item() of an array that is ready; then a step of training, in milliseconds."""
+of 1000 costs with its evaluation, and item() of an array that is ready; then steps of AdamW alone and of training."""
 import argparse
 import statistics
 import time
@@ -159,6 +159,23 @@ def training_steps():
     return ours, theirs
 
 
+def optimizer_steps():
+    """(ours, theirs): functions of one step of AdamW for the parameters of that network, whose gradients are there."""
+    network = OurNetwork(4096, 256, 8, 8)
+    parameters, optimizer = network.parameters(), optimizers.AdamW(1e-3)
+    optimizer.init(parameters)
+    mx.eval(parameters, optimizer.state)
+
+    def ours():
+        return optimizer.apply_gradients(parameters, parameters), optimizer.state
+
+    other = TheirNetwork(4096, 256, 8, 8).cuda()
+    adam = torch.optim.AdamW(other.parameters(), 1e-3)
+    for parameter in other.parameters():
+        parameter.grad = parameter.detach().clone()
+    return ours, adam.step
+
+
 def microseconds(call, rounds):
     times = []
     for _ in range(rounds + 3):
@@ -210,14 +227,15 @@ def main():
     mx.eval(ready)
     print(f"an operation of a chain  {microseconds(chain, 20) / 1000:.2f} us")
     print(f"item() of a ready array  {microseconds(ready.item, 200):.1f} us")
-    ours, theirs = training_steps()
-    seconds_of(ours, mx.async_eval, mx.synchronize, 0.3)                # both are warm then
-    seconds_of(theirs, lambda value: None, torch.cuda.synchronize, 0.3)
-    times = [(seconds_of(ours, mx.async_eval, mx.synchronize, 0.3),
-              seconds_of(theirs, lambda value: None, torch.cuda.synchronize, 0.3)) for _ in range(options.rounds)]
-    mine, other = (1e3 * statistics.median(column) for column in zip(*times))
-    ratio = statistics.median(b / a for a, b in times)
-    print(f"a step of training       gomlx {mine:.1f} ms, torch {other:.1f} ms, ratio {ratio:.2f}")
+    for name, steps in (("a step of AdamW", optimizer_steps), ("a step of training", training_steps)):
+        ours, theirs = steps()
+        seconds_of(ours, mx.async_eval, mx.synchronize, 0.3)                # both are warm then
+        seconds_of(theirs, lambda value: None, torch.cuda.synchronize, 0.3)
+        times = [(seconds_of(ours, mx.async_eval, mx.synchronize, 0.3),
+                  seconds_of(theirs, lambda value: None, torch.cuda.synchronize, 0.3)) for _ in range(options.rounds)]
+        mine, other = (1e3 * statistics.median(column) for column in zip(*times))
+        ratio = statistics.median(b / a for a, b in times)
+        print(f"{name:24} gomlx {mine:.2f} ms, torch {other:.2f} ms, ratio {ratio:.2f}")
 
 
 if __name__ == "__main__":

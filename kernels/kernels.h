@@ -651,6 +651,20 @@ typedef struct { /* dx may be grad; weight [dim] or NULL */
     int64_t dim;
     float eps;
 } gm_rms_norm_grad_args;
+/* A step of Adam for one parameter: m_out = b1 * m + c1 * g, v_out = b2 * v + c2 * g**2, and out = w * shrink - rate *
+ * m_out / (sqrt(v_out) * scale + eps), each operation rounded. An output may have the memory of the input of its place.
+ */
+typedef struct {
+    float *out, *m_out, *v_out;
+    const float *w, *m, *v, *gradient;
+} gm_adam_part;
+typedef struct {
+    const gm_adam_part *parts;
+    const int64_t *starts; /* [count + 1]: part i has the elements starts[i] up to starts[i + 1] */
+    int64_t count;
+    const float *rate, *shrink, *scale; /* one number each; shrink and scale NULL: without them */
+    float b1, c1, b2, c2, eps;
+} gm_adam_args;
 /* loss [rows] = log(sum(exp(logits))) - logits[target] for logits [rows, n]; grad, which may be the logits, or NULL:
  * what a loss of 1 gives to them, or, softcap not 0, to what they were before it. Targets are below n. */
 typedef struct {

@@ -87,6 +87,7 @@ typedef struct {
 typedef struct { const int64_t *start, *stop, *step; } gm_region; /* of each axis */
 
 /* ---- ops: one line of ops.def each ---- */
+enum { GM_ADAM_MOST = 1024 }; /* parameters of one gm_adam */
 typedef enum { GM_PAD_CONSTANT, GM_PAD_EDGE, GM_PAD_REFLECT, GM_PAD_SYMMETRIC } gm_pad_mode;
 #define UNARY(name, doc) gm_array *gm_##name(gm_scope *scope, gm_array *x);
 #define BINARY(name, doc) gm_array *gm_##name(gm_scope *scope, gm_array *a, gm_array *b);

@@ -255,6 +255,7 @@ static PyMethodDef module_functions[] = {
     {"sample_probabilities", FUNCTION(sample_probabilities), FASTCALL,
      SIG("sample_probabilities(logits, ids=(), *, n_prompt=None, step=0, **sampling)",
          "The distribution that sample() draws from: float32 [vocab].")},
+    {"_adam", adam_of_many, METH_VARARGS, NULL},
     {"_file_arrays", file_arrays, METH_VARARGS, NULL},
     {"_exchange", exchange, METH_VARARGS, NULL},
     {"_set_carrier", set_carrier, METH_O, NULL},

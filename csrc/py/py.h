@@ -251,6 +251,9 @@ gm_array *node_row(gm_scope *scope, gm_array *x, int64_t index); /* x[index] on 
 /* ---- ops/ops.c ---- */
 bool ops_add(PyObject *module, PyObject *names);
 
+/* ---- ops/adam.c ---- */
+PyObject *adam_of_many(PyObject *module, PyObject *args); /* _adam */
+
 /* ---- ops/random_state.c ---- */
 bool random_state_add(PyObject *module);
 void random_state_renew(module_state *state); /* after an evaluation that failed; keeps Python's error */

@@ -289,6 +289,15 @@ typedef struct { gm_sdpa_args sdpa; } cuda_sdpa_args;
 
 /* ---- training: that of the contract, which holds no pointer to memory of the host ---- */
 typedef gm_rms_norm_grad_args cuda_rms_norm_grad_args;
+#define CUDA_ADAM_EACH 4096 /* elements of a block */
+typedef struct {
+    gm_adam_part arrays;
+    int64_t size, block; /* its first block */
+} cuda_adam_part;
+typedef struct {
+    gm_adam_args step;           /* parts and starts: of the host */
+    const cuda_adam_part *parts; /* on the device, in the order of their blocks; of none there are no blocks */
+} cuda_adam_args;
 
 /* ---- packed matrices: rows of blocks as files have them ---- */
 typedef struct {

@@ -34,8 +34,9 @@ size_t cuda_block_memory(void);
 cuda_kernel cuda_row_reduction(gm_reduce_op op, int type);
 /* Bytes that cuBLASLt is to have for a product; 0: own kernels make it. */
 size_t blaslt_workspace(const cuda_product_args *p);
-/* Starts a product by cuBLASLt, as cuda_start does; false: it is for own kernels. */
-bool blaslt_product(const cuda_product_args *p, void *workspace);
+/* Starts a product by cuBLASLt, as cuda_start does, times `scale` where nothing is added; false: it is for own kernels.
+ */
+bool blaslt_product(const cuda_product_args *p, float scale, void *workspace);
 /* What no kernel takes, and was not known when it was recorded; the device says so at the next call. */
 void cuda_refuse(const char *what);
 

@@ -211,7 +211,7 @@ static const product_plan *plan_of(const cuda_blaslt *l, struct cuda_products *a
     plan->fits = describe(l, plan) && set_bias(l, plan, bias) && choose(l, all->handle, plan);
     return plan->fits ? plan : NULL;
 }
-bool blaslt_product(const cuda_product_args *p, void *workspace) {
+bool blaslt_product(const cuda_product_args *p, float scale, void *workspace) {
     gm_device_state *d = cuda_issuing();
     const cuda_blaslt *l = workspace ? blaslt_open() : NULL;
     product_shape s;
@@ -219,7 +219,7 @@ bool blaslt_product(const cuda_product_args *p, void *workspace) {
     struct cuda_products *all = products_of(l, d);
     const product_plan *plan = all && all->handle ? plan_of(l, all, &s, p->add) : NULL;
     if (!plan) return false;
-    const float alpha = p->add ? p->alpha : 1, beta = s.add == ADD_MATRIX ? p->beta : 0;
+    const float alpha = p->add ? p->alpha : scale, beta = s.add == ADD_MATRIX ? p->beta : 0;
     for (int64_t i = 0; i < calls_of(&p->batch); i++) {
         const cuda_product_args one = call_of(*p, i);
         if (!set_bias(l, plan, one.add)) return false;

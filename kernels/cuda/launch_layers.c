@@ -133,7 +133,8 @@ CUDA_CONTRACT(convolution)
 typedef struct {
     gm_sdpa_args s;
     float *scores;     /* NULL: the kernel */
-    const float *zero; /* what is added where there is no mask */
+    const float *zero; /* what own products add where there is no mask */
+    void *workspace;   /* of cuBLASLt; NULL: own products */
     int64_t at_once;   /* sequences */
 } sdpa_job;
 
@@ -149,54 +150,74 @@ static cuda_strides steps_of(const gm_sdpa_args *s, int64_t sequence, int64_t he
     const int64_t group = s->n_heads / s->n_kv_heads;
     return (cuda_strides){{sequence, shared ? head : group * head, shared ? 0 : head}};
 }
-static void start_composed(const sdpa_job *job, gm_sdpa_args s, int64_t sequences) {
-    const int64_t each = s.queries * s.keys, made = s.queries * s.value_dim;
-    cuda_product_args p = {.out = job->scores,
-                           .x = s.q,
-                           .w = s.k,
-                           .add = s.mask ? s.mask : job->zero,
-                           .type = s.type,
-                           .rows = s.queries,
-                           .columns = s.keys,
-                           .k = s.dim,
-                           .out_row = s.keys,
+/* Scores of so many sequences: scale q k^T + mask. */
+static cuda_product_args scores_of(const gm_sdpa_args *s, float *scores, int64_t sequences) {
+    const int64_t each = s->queries * s->keys;
+    cuda_product_args p = {.out = scores,
+                           .x = s->q,
+                           .w = s->k,
+                           .add = s->mask,
+                           .type = s->type,
+                           .rows = s->queries,
+                           .columns = s->keys,
+                           .k = s->dim,
+                           .out_row = s->keys,
                            .out_column = 1,
-                           .x_row = s.q_strides[2],
+                           .x_row = s->q_strides[2],
                            .x_k = 1,
                            .w_k = 1,
-                           .w_column = s.k_strides[2],
-                           .alpha = s.scale};
-    put_batch(&p, &s, sequences);
-    p.out_steps = steps_of(&s, s.n_heads * each, each, false);
-    p.x_steps = steps_of(&s, s.q_strides[0], s.q_strides[1], false);
-    p.w_steps = steps_of(&s, s.k_strides[0], s.k_strides[1], true);
-    if (s.mask) {
+                           .w_column = s->k_strides[2],
+                           .alpha = s->scale};
+    put_batch(&p, s, sequences);
+    p.out_steps = steps_of(s, s->n_heads * each, each, false);
+    p.x_steps = steps_of(s, s->q_strides[0], s->q_strides[1], false);
+    p.w_steps = steps_of(s, s->k_strides[0], s->k_strides[1], true);
+    if (s->mask) {
         p.beta = 1;
-        p.add_row = s.mask_strides[2];
-        p.add_column = s.mask_strides[3];
-        p.add_steps = steps_of(&s, s.mask_strides[0], s.mask_strides[1], false);
+        p.add_row = s->mask_strides[2];
+        p.add_column = s->mask_strides[3];
+        p.add_steps = steps_of(s, s->mask_strides[0], s->mask_strides[1], false);
     }
-    cuda_start_product(&p);
-    const gm_softmax_args softmax = {job->scores, job->scores, s.type, s.keys, s.keys};
-    cuda_start_softmax(&softmax, sequences * s.n_heads * s.queries);
-    p = (cuda_product_args){.out = s.out,
-                            .x = job->scores,
-                            .w = s.v,
-                            .type = s.type,
-                            .rows = s.queries,
-                            .columns = s.value_dim,
-                            .k = s.keys,
-                            .out_row = s.value_dim,
-                            .out_column = 1,
-                            .x_row = s.keys,
-                            .x_k = 1,
-                            .w_k = s.v_strides[2],
-                            .w_column = 1};
-    put_batch(&p, &s, sequences);
-    p.out_steps = steps_of(&s, s.n_heads * made, made, false);
-    p.x_steps = steps_of(&s, s.n_heads * each, each, false);
-    p.w_steps = steps_of(&s, s.v_strides[0], s.v_strides[1], true);
-    cuda_start_product(&p);
+    return p;
+}
+/* Their softmax times v. */
+static cuda_product_args values_of(const gm_sdpa_args *s, const float *scores, int64_t sequences) {
+    const int64_t each = s->queries * s->keys, made = s->queries * s->value_dim;
+    cuda_product_args p = {.out = s->out,
+                           .x = scores,
+                           .w = s->v,
+                           .type = s->type,
+                           .rows = s->queries,
+                           .columns = s->value_dim,
+                           .k = s->keys,
+                           .out_row = s->value_dim,
+                           .out_column = 1,
+                           .x_row = s->keys,
+                           .x_k = 1,
+                           .w_k = s->v_strides[2],
+                           .w_column = 1};
+    put_batch(&p, s, sequences);
+    p.out_steps = steps_of(s, s->n_heads * made, made, false);
+    p.x_steps = steps_of(s, s->n_heads * each, each, false);
+    p.w_steps = steps_of(s, s->v_strides[0], s->v_strides[1], true);
+    return p;
+}
+static void start_composed(const sdpa_job *job, const gm_sdpa_args *s, int64_t sequences) {
+    cuda_product_args p = scores_of(s, job->scores, sequences);
+    if (!blaslt_product(&p, s->scale, job->workspace)) {
+        p.add = p.add ? p.add : job->zero;
+        cuda_start_product(&p);
+    }
+    const gm_softmax_args softmax = {job->scores, job->scores, s->type, s->keys, s->keys};
+    cuda_start_softmax(&softmax, sequences * s->n_heads * s->queries);
+    p = values_of(s, job->scores, sequences);
+    if (!blaslt_product(&p, 1, job->workspace)) cuda_start_product(&p);
+}
+/* What cuBLASLt is to have for both products of so many sequences. */
+static size_t workspace_of(const gm_sdpa_args *s, float *scores, int64_t sequences) {
+    const cuda_product_args first = scores_of(s, scores, sequences), second = values_of(s, scores, sequences);
+    const size_t a = blaslt_workspace(&first), b = blaslt_workspace(&second);
+    return a > b ? a : b;
 }
 
 static void launch_sdpa(const void *args, int64_t begin, int64_t end) {
@@ -210,7 +231,7 @@ static void launch_sdpa(const void *args, int64_t begin, int64_t end) {
     }
     for (int64_t at = 0; at < s.batches; at += job->at_once) {
         const int64_t sequences = s.batches - at < job->at_once ? s.batches - at : job->at_once;
-        start_composed(job, s, sequences);
+        start_composed(job, &s, sequences);
         s.q = (const float *)s.q + sequences * s.q_strides[0];
         s.k = (const float *)s.k + sequences * s.k_strides[0];
         s.v = (const float *)s.v + sequences * s.v_strides[0];
@@ -220,7 +241,7 @@ static void launch_sdpa(const void *args, int64_t begin, int64_t end) {
 }
 bool cuda_sdpa(gm_recorder *r, const gm_sdpa_args *a, int64_t n) {
     static const float zero = 0;
-    sdpa_job job = {*a, NULL, NULL, 0};
+    sdpa_job job = {.s = *a};
     const int64_t bytes = a->n_heads * a->queries * a->keys * (int64_t)sizeof(float);
     const bool plain = a->type == GM_T_F32 && !a->causal && !a->sinks && (!a->mask || a->mask_type == GM_T_F32);
     if (plain && n > 0 && a->queries >= MANY_QUERIES && bytes > 0 && bytes <= SCORE_BYTES) {
@@ -228,6 +249,8 @@ bool cuda_sdpa(gm_recorder *r, const gm_sdpa_args *a, int64_t n) {
         job.scores = r->workspace(r, (size_t)(job.at_once * bytes));
         job.zero = r->constant(r, &zero, sizeof zero);
         if (!job.scores || !job.zero) return false;
+        const size_t given = workspace_of(a, job.scores, job.at_once);
+        if (given && !(job.workspace = r->workspace(r, given))) return false;
     }
     return r->launch(r, launch_sdpa, &job, sizeof job, n, 0, 0);
 }

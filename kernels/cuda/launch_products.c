@@ -167,7 +167,7 @@ static void launch_product(const void *args, int64_t begin, int64_t end) {
     }
     if (!batch_of(a, end, &p) || end == 0 || a->rows == 0 || a->columns == 0) return;
     if (job->partial) start_parts(job, p);
-    else if (!blaslt_product(&p, job->workspace)) cuda_start_product(&p);
+    else if (!blaslt_product(&p, 1, job->workspace)) cuda_start_product(&p);
 }
 bool cuda_product(gm_recorder *r, const gm_product_args *a, int64_t n) {
     product_job job = {.a = *a};

@@ -561,9 +561,63 @@ static void test_dropout(void) {
     }
 }
 
+/* Each operation is rounded: plain C without contraction has the same bits. However the range is cut, and in place. */
+static void test_adam(void) {
+    static const int64_t counts[] = {3, 0, 1, 64, 31, 130};
+    enum { PARTS = sizeof counts / sizeof *counts };
+    for (int given = 0; given < 4; given++) {
+        gm_adam_part parts[PARTS];
+        int64_t begins[PARTS + 1] = {0};
+        const float number[3] = {0.01f, 0.9f, 1.7f};
+        for (int k = 0; k < PARTS; k++) {
+            const int64_t n = counts[k];
+            parts[k] = (gm_adam_part){floats(n, 0), floats(n, 0), floats(n, 0), floats(n, 3),
+                                      floats(n, 1), floats(n, 1), floats(n, 2)};
+            begins[k + 1] = begins[k] + n;
+        }
+        const gm_adam_args a = {
+            parts, begins, PARTS, number, given & 1 ? number + 1 : NULL, given & 2 ? number + 2 : NULL, 0.9f,
+            0.1f,  0.99f,  0.01f, 1e-8f};
+        float *want[PARTS][3];
+        for (int k = 0; k < PARTS; k++) {
+            const gm_adam_part *p = &parts[k];
+            for (int i = 0; i < 3; i++)
+                want[k][i] = floats(counts[k], 0);
+            for (int64_t i = 0; i < counts[k]; i++) {
+                const float g = p->gradient[i], m = 0.9f * p->m[i] + 0.1f * g, v = 0.99f * p->v[i] + 0.01f * (g * g);
+                want[k][0][i] = (given & 1 ? p->w[i] * number[1] : p->w[i]) -
+                                number[0] * m / ((given & 2 ? sqrtf(v) * number[2] : sqrtf(v)) + 1e-8f);
+                want[k][1][i] = m;
+                want[k][2][i] = v;
+            }
+        }
+        for (int64_t step = 1; step < 400; step = 7 * step + 40) {
+            for (int64_t at = 0; at < begins[PARTS]; at += step)
+                kernels->adam(&a, at, at + step < begins[PARTS] ? at + step : begins[PARTS]);
+            for (int k = 0; k < PARTS; k++)
+                CHECK(same(parts[k].out, want[k][0], (size_t)counts[k] * 4) &&
+                          same(parts[k].m_out, want[k][1], (size_t)counts[k] * 4) &&
+                          same(parts[k].v_out, want[k][2], (size_t)counts[k] * 4),
+                      "%d numbers, part %d, in pieces of %d", given, k, (int)step);
+        }
+        gm_adam_part own[PARTS];
+        for (int k = 0; k < PARTS; k++) {
+            own[k] = parts[k];
+            own[k].out = (float *)(uintptr_t)own[k].w, own[k].m_out = (float *)(uintptr_t)own[k].m;
+            own[k].v_out = (float *)(uintptr_t)own[k].v;
+        }
+        gm_adam_args in_place = a;
+        in_place.parts = own;
+        kernels->adam(&in_place, 0, begins[PARTS]);
+        for (int k = 0; k < PARTS; k++)
+            CHECK(same(own[k].out, want[k][0], (size_t)counts[k] * 4), "%d numbers, part %d, in place", given, k);
+        free_buffers();
+    }
+}
+
 int main(int argc, char **argv) {
     return RUN_TESTS(ABOUT(sequence_attention_forward, test_attention), ABOUT(glu_grad, test_glu_grad),
-                     ABOUT(rms_norm_grad, test_rms_norm_grad), ABOUT(row_loss, test_row_loss),
+                     ABOUT(rms_norm_grad, test_rms_norm_grad), ABOUT(adam, test_adam), ABOUT(row_loss, test_row_loss),
                      ABOUT(sequence_outer, test_outer), ABOUT(sequence_conv, test_sequence_conv),
                      ABOUT(sequence_delta_forward, test_sequence_delta), ABOUT(sequence_dropout, test_dropout));
 }

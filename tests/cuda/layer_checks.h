@@ -285,6 +285,51 @@ static void check_rms_norm_grad(void) {
     }
 }
 
+/* Parts of many sizes, some empty, some of more than a block's elements, some that begin off a line of 16 bytes;
+ * results beside their inputs, or in their places. */
+static void check_adam(void) {
+    static const int64_t sizes[] = {0, 1, 3, 4, 5, 257, 1024, 4095, 4096, 4097, 9001};
+    enum { MOST = 5, INPUTS = 4, OUTPUTS = 3 };
+    for (int c = 0; c < cases; c++, free_memory()) {
+        const int64_t count = 1 + below(MOST), in_place = below(2), apart = below(3) == 0;
+        const operand numbers = random_operand(3, GM_T_F32, POSITIVE);
+        gm_adam_part of_host[MOST], of_device[MOST];
+        int64_t starts[MOST + 1] = {0};
+        operand in[MOST][INPUTS], out[MOST][OUTPUTS];
+        for (int64_t k = 0; k < count; k++) {
+            const int64_t n = sizes[below(11)], bytes = (n + apart) * 4;
+            starts[k + 1] = starts[k] + n;
+            for (int i = 0; i < INPUTS; i++)
+                in[k][i] = random_operand(n + apart, GM_T_F32, c % 4 ? PLAIN : SPECIAL);
+            for (int i = 0; i < OUTPUTS; i++) {
+                out[k][i] = in_place ? in[k][i + 1] : operand_of((size_t)bytes + 4);
+                if (!in_place)
+                    upload(out[k][i]);
+            }
+            of_host[k] = (gm_adam_part){floats_of(out[k][0].host) + apart, floats_of(out[k][1].host) + apart,
+                                        floats_of(out[k][2].host) + apart, floats_of(in[k][1].host) + apart,
+                                        floats_of(in[k][2].host) + apart,  floats_of(in[k][3].host) + apart,
+                                        floats_of(in[k][0].host) + apart};
+            of_device[k] = (gm_adam_part){floats_of(out[k][0].device) + apart, floats_of(out[k][1].device) + apart,
+                                          floats_of(out[k][2].device) + apart, floats_of(in[k][1].device) + apart,
+                                          floats_of(in[k][2].device) + apart,  floats_of(in[k][3].device) + apart,
+                                          floats_of(in[k][0].device) + apart};
+        }
+        const bool shrinks = below(2), scales = below(2);
+        const float *of = floats_of(numbers.host), *at = floats_of(numbers.device);
+        const gm_adam_args h = {of_host, starts, count, of,   shrinks ? of + 1 : NULL, scales ? of + 2 : NULL, 0.9f,
+                                0.1f,    0.99f,  0.01f, 1e-8f};
+        gm_adam_args d = h;
+        d.parts = of_device, d.rate = at, d.shrink = shrinks ? at + 1 : NULL, d.scale = scales ? at + 2 : NULL;
+        if (!device_cuda.contracts->adam(&device_recorder, &d, starts[count]))
+            failed++;
+        contracts_cpu.adam(&host_recorder, &h, starts[count]);
+        for (int64_t k = 0; k < count; k++)
+            for (int i = 0; i < OUTPUTS; i++)
+                compare_out("a step", out[k][i], starts[k + 1] - starts[k] + apart, GM_T_F32, 0, 0);
+    }
+}
+
 /* ---- recurrences ---- */
 static void check_gated_delta(void) {
     for (int c = 0; c < cases; c++, free_memory()) {

@@ -322,6 +322,24 @@ def test_products_by_cublaslt(run_blaslt):
 
 
 @pytest.mark.slow
+def test_attention_of_many_queries_by_cublaslt(run_blaslt):
+    """Both of its products, where there is a form for them; a mask is what the first one adds."""
+    run_blaslt("""
+        q, k, v = (draw(4, 70, 6, 48).transpose(0, 2, 1, 3) for _ in range(3))
+        def attend(mask):
+            return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mask)
+        Q, K, V = (np.asarray(x) for x in (q, k, v))
+        row, lane, apart = draw(70), draw(70, 70), draw(4, 1, 70, 70)
+        for mask, calls in ((None, 8), (lane, 8), (row[None], 8), (apart, 8), (lane.T, 8)):
+            got, made = uses(lambda: attend(mask))
+            scores = 0.3 * Q @ K.swapaxes(-1, -2) + (0 if mask is None else np.asarray(mask))
+            scores = np.exp(scores - scores.max(-1, keepdims=True))
+            assert np.allclose(got, scores / scores.sum(-1, keepdims=True) @ V, rtol=1e-4, atol=1e-4)
+            assert made == calls, (made, calls)
+    """)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("what, says", [("create", ""), ("set", ""), ("choose", ""),
                                         ("multiply", "a product by cuBLASLt: CUBLAS_STATUS_EXECUTION_FAILED")])
 def test_each_call_of_cublaslt_fails_in_turn(run_blaslt, what, says):
@@ -404,6 +422,7 @@ def test_what_fits_the_memory_of_a_block(program, tmp_path, major):
 def test_products_by_cublaslt_equal_the_processor_s(program, engine):
     path = build_fake_blaslt(*(["-fsanitize=address"] if engine.sanitize else []))
     assert program("test_kernels", "80", "product", GOMLX_CUDA_BLASLT=path) == 160
+    assert program("test_kernels", "12", "sdpa", GOMLX_CUDA_BLASLT=path) == 24
 
 
 @pytest.mark.slow

@@ -339,7 +339,7 @@ def test_jobs_that_wait_are_one_evaluation(run):
     """)
 
 
-def test_a_parameter_moves_by_few_launches(run):
+def test_all_parameters_move_by_few_launches(run):
     run("""
         from gomlx import optimizers
         for optimizer in (optimizers.Adam(1e-3), optimizers.AdamW(1e-3), optimizers.AdamW(1e-3, bias_correction=True)):
@@ -349,7 +349,7 @@ def test_a_parameter_moves_by_few_launches(run):
                 before = fake.fake_count(b"launch")
                 parameters = optimizer.apply_gradients(parameters, parameters)
                 mx.eval(parameters, optimizer.state)
-            assert fake.fake_count(b"launch") - before <= 9 * 7 + 2, fake.fake_count(b"launch") - before
+            assert fake.fake_count(b"launch") - before <= 12, fake.fake_count(b"launch") - before
     """)
 
 

@@ -370,3 +370,118 @@ def test_the_compiled_step_has_the_bits_of_its_operations(kind, options, dtype):
         assert moved() == want
     finally:
         mx.enable_compile()
+
+
+ADAMS = [(opt.Adam, {}), (opt.AdamW, {"weight_decay": 0.1}), (opt.Adam, {"bias_correction": True}),
+         (opt.AdamW, {"bias_correction": True})]
+
+
+def by_operations(optimizer, g, w, m, v, rate, step):
+    """A step of Adam, each operation by itself."""
+    (b1, b2), eps, decay = optimizer.betas, optimizer.eps, getattr(optimizer, "weight_decay", None)
+    w = w if decay is None else w * (1 - rate * decay)
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * (g * g)
+    if not optimizer.bias_correction:
+        return w - rate * m / (mx.sqrt(v) + eps), m, v
+    scale = mx.rsqrt(1 - b2**step).astype(g.dtype)
+    return w - (rate / (1 - b1**step)).astype(g.dtype) * m / (mx.sqrt(v) * scale + eps), m, v
+
+
+@pytest.mark.parametrize("kind, options", ADAMS)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_parameters_that_move_together_have_the_bits_of_their_operations(kind, options, compiled):
+    shapes = {"a": (33, 7), "scalar": (), "none": (0, 3), "l": [(5,), (1,), (300, 11)]}
+    tree = tree_map(lambda shape: mx.array(values(*shape)), shapes, is_leaf=lambda one: isinstance(one, tuple))
+    tree["turned"] = mx.array(values(6, 4)).T
+    tree["half"] = mx.array(values(9)).astype(mx.bfloat16)
+    tree["mixed"] = mx.array(values(9))
+    optimizer, want = kind(1e-2, **options), dict(tree_flatten(tree))
+    optimizer.init(tree)
+    moments = {path: (mx.zeros_like(one), mx.zeros_like(one)) for path, one in want.items()}
+    apply = optimizer.apply_gradients
+    if compiled:
+        apply = mx.compile(apply, inputs=[optimizer.state], outputs=[optimizer.state])
+    for step in range(1, 4):
+        gradients = tree_map(lambda one: one * 0.5 + 0.25, tree)
+        gradients["mixed"] = gradients["mixed"].astype(mx.float16)
+        tree = apply(gradients, tree)
+        for path, g in tree_flatten(gradients):
+            want[path], *moments[path] = by_operations(optimizer, g, want[path], *moments[path],
+                                                       mx.array(1e-2).astype(g.dtype), mx.array(step, mx.uint64))
+        moved, state = dict(tree_flatten(tree)), dict(tree_flatten(optimizer.state))
+        for path, one in want.items():
+            for got, expected in ((moved[path], one), (state[path + ".m"], moments[path][0]),
+                                  (state[path + ".v"], moments[path][1])):
+                assert got.dtype == expected.dtype and got.tolist() == expected.tolist(), path
+
+
+def test_more_parameters_than_one_operation_takes():
+    tree = {f"p{i}": mx.full((3,), float(i)) for i in range(2100)}
+    moved = opt.Adam(0.5).apply_gradients(tree, tree)
+    alone = opt.Adam(0.5).apply_gradients({"p2099": tree["p2099"]}, tree)["p2099"]
+    assert len(moved) == 2100 and moved["p2099"].tolist() == alone.tolist() and moved["p0"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind, options", ADAMS)
+def test_gradients_go_through_steps_of_many_parameters(kind, options):
+    """With respect to parameters, gradients and the rate; forwards too, and in a batch."""
+    w, g = mx.array(values(3, 4)), mx.array(values(3, 4, seed=1))
+
+    def together(w, g, rate):
+        optimizer, tree = kind(0.1, **options), {"a": w, "b": w[0] * 2}
+        optimizer.init(tree)
+        optimizer.learning_rate = rate
+        for _ in range(2):
+            tree = optimizer.apply_gradients({"a": g * tree["a"], "b": g[1] * tree["b"]}, tree)
+        return (tree["a"]**2).sum() + (tree["b"] * optimizer.state["b"]["m"]).sum()
+
+    def apart(w, g, rate):
+        optimizer, tree = kind(0.1, **options), {"a": w, "b": w[0] * 2}
+        moments = {key: (mx.zeros_like(one), mx.zeros_like(one)) for key, one in tree.items()}
+        for step in (1, 2):
+            for key, one in (("a", g * tree["a"]), ("b", g[1] * tree["b"])):
+                tree[key], *moments[key] = by_operations(optimizer, one, tree[key], *moments[key], rate,
+                                                         mx.array(step, mx.uint64))
+        return (tree["a"]**2).sum() + (tree["b"] * moments["b"][0]).sum()
+
+    arguments = (w, g, mx.array(0.1))
+    for got, want in zip(mx.grad(together, argnums=(0, 1, 2))(*arguments),
+                         mx.grad(apart, argnums=(0, 1, 2))(*arguments)):
+        close(got, np.array(want), 1e-4)
+    tangents = [mx.ones_like(one) for one in arguments]
+    close(mx.jvp(together, arguments, tangents)[1][0], np.array(mx.jvp(apart, arguments, tangents)[1][0]), 1e-4)
+    rows = mx.stack([w, 2 * w, w - 1])
+    close(mx.vmap(together, in_axes=(0, None, None))(rows, g, arguments[2]),
+          np.array(mx.vmap(apart, in_axes=(0, None, None))(rows, g, arguments[2])))
+
+
+def test_a_step_of_many_parameters_is_exported(tmp_path):
+    def step(w, b):
+        moved = opt.AdamW(0.1).apply_gradients({"w": w * 2, "b": b + 1}, {"w": w, "b": b})
+        return moved["w"], moved["b"]
+
+    arguments = mx.array(values(3, 4)), mx.array(values(4))
+    path = str(tmp_path / "step.mlxfn")
+    mx.export_function(path, step, *arguments)
+    for got, want in zip(mx.import_function(path)(*arguments), step(*arguments)):
+        assert got.tolist() == want.tolist()
+
+
+def test_a_subclass_of_adam_has_its_own_step():
+    class Half(opt.Adam):
+        def apply_single(self, gradient, parameter, state):
+            return parameter / 2
+
+    assert Half(0.1).apply_gradients({"w": mx.ones(2)}, {"w": mx.ones(2)})["w"].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("wrong, said", [
+    (lambda x: [x.sum(), None, None, x, x, x[:1], x], "expected float32 of its shape"),
+    (lambda x: [x, None, None, x, x, x, x], "without dimensions"),
+    (lambda x: [x.sum(), None, None], "0 parameters"),
+    (lambda x: [x.sum(), None, None, x.astype(mx.float16), x, x, x], "expected float32 of its shape"),
+])
+def test_what_is_no_step_of_many_parameters(wrong, said):
+    from gomlx import _gomlx
+    with pytest.raises(ValueError, match=said):
+        _gomlx._adam(wrong(mx.ones(4)), 0.9, 0.99, 1e-8)
