@@ -49,7 +49,8 @@ static int64_t bytes_of(const gm_array *a) {
         return 0;
     int64_t matrices = a->dtype == GM_PACKED && a->ndim == 3 ? a->shape[0] : 1;
     return a->dtype == GM_PACKED
-               ? matrices * array_packed_bytes(GM_PACKED, a->format, a->shape[a->ndim - 2], a->shape[a->ndim - 1])
+               ? matrices * array_packed_bytes(a->device, GM_PACKED, a->format, a->shape[a->ndim - 2],
+                                               a->shape[a->ndim - 1])
                : a->size * (int64_t)array_item(a);
 }
 
