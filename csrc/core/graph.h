@@ -13,8 +13,8 @@ void run_unlock(void);
 bool graph_frees(gm_array *a);
 
 /* A plan: the launches of a graph with their memory, recorded once, run many times, on the device of the first root.
- * Inputs are evaluated arrays, whose contents may change between runs where they are on that device; of others a copy is
- * made once. The roots' memory holds the results after each run. */
+ * Inputs are evaluated arrays, whose contents may change between runs where they are on that device; of others a copy
+ * is made once. The roots' memory holds the results after each run. */
 typedef struct gm_plan gm_plan;
 /* With the run lock held. After a failure the roots are of no use. */
 gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out);

@@ -536,7 +536,8 @@ static gm_status settle(gm_loader *l) {
         return gm_fail(GM_EVALUE, "load: activations=\"bfloat16\" needs weights in bfloat16; those of %s are others",
                        l->path);
     if (option == 1 && !device_contracts(m->device)->quantize_act)
-        return gm_fail(GM_EVALUE, "load: activations=\"int8\" are the processor's: a GPU has \"bfloat16\" and \"float32\"");
+        return gm_fail(GM_EVALUE,
+                       "load: activations=\"int8\" are the processor's: a GPU has \"bfloat16\" and \"float32\"");
     if (option == 1 && !m->int8)
         return gm_fail(GM_EVALUE,
                        "load: activations=\"int8\" needs quantised weights, and not in mxfp8; those of %s "

@@ -30,7 +30,8 @@ static void take_off(gm_loader *l, size_t bytes) {
 void waiting_forget(gm_loader *l) { take_off(l, l->promised); }
 
 bool waiting_can(const gm_loader *l, const job *j) {
-    return !l->options.device && j->kind == JOB_PACK && !j->parts && !j->scales && !j->transposed && loader_format(l, j) == j->tensor->format;
+    return !l->options.device && j->kind == JOB_PACK && !j->parts && !j->scales && !j->transposed &&
+           loader_format(l, j) == j->tensor->format;
 }
 
 gm_status waiting_start(gm_loader *l, job *j) {

@@ -98,8 +98,7 @@ static gm_status own(const cache_layout *l, const cache_slot *s, slot_memory *m,
     if (is_own(old))
         return GM_OK;
     const int64_t bytes = unit_bytes(l, s);
-    gm_buffer *b = whole ? buffer_part(whole, (size_t)offset, (size_t)bytes)
-                         : buffer_new_on(l->device, (size_t)bytes);
+    gm_buffer *b = whole ? buffer_part(whole, (size_t)offset, (size_t)bytes) : buffer_new_on(l->device, (size_t)bytes);
     if (!b)
         return error_code();
     if (old && keep && !l->device)

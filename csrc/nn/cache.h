@@ -47,8 +47,8 @@ gm_status cache_reserve(gm_cache *c, int64_t from, int64_t to);
  * position whose keys are all there. Returns the length that is left, at most `length`. */
 int64_t cache_trim(gm_cache *c, int64_t length);
 bool cache_has_states(const gm_cache *c);
-/* The cache as bytes, the same whatever device it is on: its positions, states and checkpoints. cache_restore fills an empty cache; bytes that are not a
- * saved cache of its layout with `length` positions are GM_EBADFILE. */
+/* The cache as bytes, the same whatever device it is on: its positions, states and checkpoints. cache_restore fills an
+ * empty cache; bytes that are not a saved cache of its layout with `length` positions are GM_EBADFILE. */
 size_t cache_save_bytes(const gm_cache *c);
 gm_status cache_save(const gm_cache *c, uint8_t *out);
 gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_t size);

@@ -11,7 +11,7 @@ struct gm_step {
     adapter_mix **mixes; /* of each sequence; NULL: none has adapters */
     step_output output;
     gm_array *logits, *sums, *best;
-    gm_array *here[3]; /* these, in memory of the host */
+    gm_array *here[3];         /* these, in memory of the host */
     gm_taps *taps;             /* or NULL */
     gm_phase_profile *profile; /* of the current run, or NULL */
     gm_plan *plan;
@@ -184,9 +184,8 @@ static gm_status place_results(gm_step *st) {
     for (int i = 0; i < 3; i++) {
         if (!roots[i] || st->output == STEP_NONE)
             continue;
-        st->here[i] = st->model->device
-                          ? array_new(NULL, (gm_dtype)roots[i]->dtype, roots[i]->ndim, roots[i]->shape)
-                          : gm_retain(roots[i]);
+        st->here[i] = st->model->device ? array_new(NULL, (gm_dtype)roots[i]->dtype, roots[i]->ndim, roots[i]->shape)
+                                        : gm_retain(roots[i]);
         if (!st->here[i])
             return error_code();
     }

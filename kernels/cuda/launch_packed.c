@@ -103,9 +103,7 @@ bool cuda_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
 }
 
 /* ---- mixtures of experts ---- */
-static cuda_matrix stack_of(const gm_matrix_stack *w) {
-    return (cuda_matrix){w->data, w->bias, format_of(w->format)};
-}
+static cuda_matrix stack_of(const gm_matrix_stack *w) { return (cuda_matrix){w->data, w->bias, format_of(w->format)}; }
 static void launch_experts(const void *args, int64_t begin, int64_t end) {
     const cuda_experts_args *p = args;
     const int64_t warps = CUDA_THREADS / 32;

@@ -1,13 +1,16 @@
-"""Models on a device that is not the processor: the fake one (fake_device.c), which has the processor's kernels, so that
-every bit is the processor's. Each test is a process, for a device is chosen once."""
+"""Models on a device that is not the processor: the fake one (fake_device.c), which has the processor's kernels, so
+that every bit is the processor's. Each test is a process, for a device is chosen once."""
 import glob
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from architectures import CONFIGS
 from fake_device import build_fake_device
 from gpu_programs import run_program
+from places import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler: gcc")
 
@@ -313,3 +316,12 @@ def test_a_stream_is_cancelled(run):
             assert timed.finish_reason in ("timeout", "context", "length"), timed.finish_reason
             assert greedy(gpu) == greedy(cpu)
     """)
+
+
+def test_the_program_for_cards(library):
+    """What it prints of the packaged model: nothing is away from the processor, every bit is equal."""
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "cuda", "card_models.py")], cwd=ROOT, text=True,
+                          env={**os.environ, "GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": ""},
+                          capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "(packaged)" in done.stdout and " 0.0e+00 " in done.stdout and "1 models, 0 wrong" in done.stdout

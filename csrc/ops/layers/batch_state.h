@@ -17,17 +17,17 @@ struct gm_batch_state {
     gm_array *block;                     /* uint8 [batch_bytes]; of a device the twin */
     gm_array *tokens, *positions, *last; /* int32: parts of the block, as inputs of other ops */
     int device;
-    gm_array *host;      /* the host's block, where the twin is on a device; else NULL */
-    void **tables;       /* of all caches, n_tables pointers: until they are sent, caches have places in them, from 0 */
+    gm_array *host; /* the host's block, where the twin is on a device; else NULL */
+    void **tables;  /* of all caches, n_tables pointers: until they are sent, caches have places in them, from 0 */
     size_t n_tables, tables_capacity;
-    bool *paged;         /* of each slot: its arrays are tables */
-    gm_buffer *sent;     /* the device's tables */
+    bool *paged;     /* of each slot: its arrays are tables */
+    gm_buffer *sent; /* the device's tables */
 };
 
 /* counts: rows of each sequence, 1 or more. All else is zeros. */
 gm_status batch_state_new(const int32_t *counts, int n_sequences, int n_slots, int kv_type, gm_batch_state **out);
 gm_status batch_state_place(gm_batch_state *b, int device); /* once, when it is new */
-void batch_state_free(gm_batch_state *b); /* NULL is fine */
+void batch_state_free(gm_batch_state *b);                   /* NULL is fine */
 static inline int32_t batch_state_count(const gm_batch_state *b, int sequence) {
     return b->view.first[sequence + 1] - b->view.first[sequence];
 }

@@ -177,13 +177,12 @@ PyObject *describe_formats(PyObject *module, PyObject *unused) {
 }
 
 PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {
-        "load_model",
-        0,
-        1,
-        1,
-        {"path", "context_length", "dtype", "kv_dtype", "activations", "threads", "progress", "context_policy", "device",
-         NULL}};
+    static const signature sig = {"load_model",
+                                  0,
+                                  1,
+                                  1,
+                                  {"path", "context_length", "dtype", "kv_dtype", "activations", "threads", "progress",
+                                   "context_policy", "device", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[9], *path;
     gm_load_options options = {.weight_dtype = -1, .kv_dtype = -1, .activations = -1};
