@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/graph.h"
 
 #define MOST_FALLBACKS 16 /* operations that are counted */
 
@@ -146,6 +147,8 @@ const device *device_get(int number) {
 const gm_contracts *device_contracts(int number) {
     return number ? devices.devices[number].d.contracts : &contracts_cpu;
 }
+
+bool device_multiplies_bf16(int number) { return device_contracts(number)->multiplies_bf16(engine_kernels()); }
 
 /* ---- the device of new nodes ---- */
 /* "cpu", "cuda" or "gpu", "cuda:1": its number; -1: none of these. */

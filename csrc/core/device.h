@@ -40,6 +40,7 @@ void device_watch_forks(void);
 
 /* Of a device that is open, lost or not. */
 const gm_contracts *device_contracts(int number);
+bool device_multiplies_bf16(int number);
 
 /* An operation that the device has not was put on the processor instead. */
 void device_fell_back(const char *op);

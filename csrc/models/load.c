@@ -508,9 +508,8 @@ static void use_activations(gm_model *m, gm_linear *linear, bool int8, bool bf16
 }
 
 void loader_choose_activations(const gm_load_options *o, bool *int8, bool *bf16) {
-    const gm_contracts *c = device_contracts(o->device);
-    *int8 = (o->activations == -1 || o->activations == 1) && c->quantize_act;
-    *bf16 = o->activations == 2 || (o->activations == -1 && c->multiplies_bf16(engine_kernels()));
+    *int8 = (o->activations == -1 || o->activations == 1) && device_contracts(o->device)->quantize_act;
+    *bf16 = o->activations == 2 || (o->activations == -1 && device_multiplies_bf16(o->device));
 }
 
 int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16) {
@@ -579,6 +578,8 @@ gm_status gm_loader_finish(gm_loader *l, gm_model **out) {
     traffic_mark(l->model);
     GM_TRY(make_info(l));
     GM_TRY(waiting_keep(l));
+    if (m->device)
+        gm_device_clear_cache(m->device); /* rows of files, before they were packed */
     *out = l->model;
     l->model = NULL;
     return GM_OK;

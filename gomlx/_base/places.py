@@ -1,4 +1,4 @@
-"""What is computed on the processor, whatever the default device is: training, and models that are asked to be there."""
+"""What is computed on the processor, whatever the default device is: training, and what goes with it."""
 from __future__ import annotations
 
 import functools

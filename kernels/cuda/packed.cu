@@ -1,5 +1,5 @@
-/* packed.cu - packed matrices of every format: rows into them, single rows out of them, products of float32 and bfloat16
- * rows in float32, and mixtures of experts. */
+/* packed.cu - packed matrices of every format: rows into them, single rows out of them, products of float32 and
+ * bfloat16 rows in float32, and mixtures of experts. */
 #include "formats.cuh"
 #include "units.cuh"
 
