@@ -1,6 +1,7 @@
 """Models on a device that is not the processor: the fake one (fake_device.c), which has the processor's kernels, so
 that every bit is the processor's. Each test is a process, for a device is chosen once."""
 import glob
+import json
 import os
 import shutil
 import subprocess
@@ -325,3 +326,18 @@ def test_the_program_for_cards(library):
                           capture_output=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "(packaged)" in done.stdout and " 0.0e+00 " in done.stdout and "1 models, 0 wrong" in done.stdout
+
+
+def test_the_command_line(library):
+    def said(*options):
+        done = subprocess.run([sys.executable, "-m", "gomlx", "generate", "Once upon a time", "-n", "8", "-t", "0",
+                               "--json", *options], cwd=ROOT, text=True, capture_output=True, timeout=120,
+                              env={**os.environ, "GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": ""})
+        return done.returncode, done.stdout, done.stderr
+
+    here, there = said(), said("--device", "cuda")
+    assert here[0] == there[0] == 0, there
+    assert [json.loads(line)["text"] for line in here[1].splitlines()[:-1]] == \
+           [json.loads(line)["text"] for line in there[1].splitlines()[:-1]]
+    wrong = said("--device", "cuda:7")
+    assert wrong[0] != 0 and "there is no cuda:7: there are 2, counted from 0" in wrong[2], wrong
