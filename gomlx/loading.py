@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from gomlx import _gomlx, backends
 from gomlx._base import arguments, bars
 from gomlx._base.bars import Progress
-from gomlx._files import headers, memory_plan
+from gomlx._files import headers, memory_plan, placement
 from gomlx._files.locating import PACKAGED as PACKAGED
 from gomlx._files.locating import PACKAGED_FILE as PACKAGED_FILE
 from gomlx._files.locating import locate
@@ -41,7 +41,7 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
          context_policy: str | None = None, parallel: int | None = None, prompt_cache: bool | PromptCache = True,
          progress: Progress = True, backend: str | None = None,
          adapter_path: str | os.PathLike[str] | Adapter | Sequence[str | os.PathLike[str] | Adapter] | None = None,
-         fits: str = "warn",
+         fits: str = "warn", device: str | None = None,
          **backend_options: Any) -> Model:
     """Loads a model.
 
@@ -81,14 +81,20 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
                     MemoryError before anything is read, "ignore" does not ask. "warn" (the default) says it in the log,
                     for memory may become free, a context need not be used up, and there may be swap; it raises only
                     where the weights alone are more than all the memory and swap of this machine.
+    device          where the model is and computes: "cpu", the processor, which None is too; "cuda", the first NVIDIA
+                    GPU, or "cuda:1" (ValueError or gomlx.Error say what is missing); "auto" is the GPU where there is
+                    one that has room for weights of 64 MB and more with a cache of the context, else the processor.
+                    model.info["placement"] tells. On a GPU activations are "float32", or "bfloat16" with bfloat16
+                    weights; adapters and training are the processor's.
     """
     check_options(context_length, kv_dtype, threads, parallel, prompt_cache, progress, backend, fits)
+    placement.check(device)
     backend = backend or os.environ.get("GOMLX_BACKEND") or "native"
     if backend != "native":
         own = {"context_length": context_length, "dtype": dtype, "kv_dtype": kv_dtype, "activations": activations,
                "threads": threads, "context_policy": context_policy, "parallel": parallel,
                "prompt_cache": None if prompt_cache is True else prompt_cache, "fits": None if fits == "warn" else fits,
-               "adapter_path": adapter_path}
+               "adapter_path": adapter_path, "device": device}
         return backends.get(backend).load(path_or_name, **backend_options,
                                           **{name: value for name, value in own.items() if value is not None})
     if backend_options:
@@ -97,15 +103,17 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
         raise arguments.WrongType(f"load: the native backend has no option {wrong}" + arguments.hint(wrong, names))
     adapters = adapter_sources(adapter_path)
     path = locate(path_or_name, show_bars=bars.is_wanted(progress))
-    if fits != "ignore":
+    number, why = placement.choose(device, path, context_length=context_length, dtype=dtype, kv_dtype=kv_dtype)
+    if fits != "ignore" and not number:
         check_fit(path, fits == "error", context_length, dtype, kv_dtype, activations)
     with bars.reporting(progress, f"loading {os.path.basename(path)}") as report:
         engine = _gomlx.load_model(path, context_length=context_length or 0, dtype=dtype, kv_dtype=kv_dtype,
                                    activations=activations, threads=threads or 0, progress=report,
-                                   context_policy=context_policy)
+                                   context_policy=context_policy, device=number)
     try:
         info = engine.info()
         info["path"] = path
+        info["placement"] = placement.described(number, why)
         if os.path.isdir(path):
             tokenizer = Tokenizer.from_file(path)
             tokenizer.check_fit(os.path.join(path, "tokenizer.json"), engine.vocab_size, "config.json's vocab_size")

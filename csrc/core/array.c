@@ -425,18 +425,18 @@ bool array_is_contiguous(const gm_array *a) {
     return true;
 }
 
-int64_t array_packed_bytes(gm_dtype type, int format, int64_t rows, int64_t k) {
+int64_t array_packed_bytes(int number, gm_dtype type, int format, int64_t rows, int64_t k) {
     if (type != GM_PACKED)
         return rows * k * (int64_t)gm_dtype_size(type);
     if (format == ARRAY_ACTIVATIONS)
         return (int64_t)act_bytes(rows, k);
-    return contracts_cpu.packed_bytes(engine_kernels(), format, rows, k);
+    return device_contracts(number)->packed_bytes(engine_kernels(), format, rows, k);
 }
 
 static int64_t array_bytes(const gm_array *a) {
     if (a->dtype == GM_PACKED)
         return (a->ndim == 3 ? a->shape[0] : 1) *
-               array_packed_bytes(GM_PACKED, a->format, a->shape[a->ndim - 2], a->shape[a->ndim - 1]);
+               array_packed_bytes(a->device, GM_PACKED, a->format, a->shape[a->ndim - 2], a->shape[a->ndim - 1]);
     return a->size * (int64_t)array_item(a);
 }
 

@@ -180,8 +180,9 @@ static inline bool array_is_none(const gm_array *a) { return a == GM_NONE; }
 static inline size_t array_item(const gm_array *a) { return gm_dtype_size((gm_dtype)a->dtype); }
 static inline void *array_ptr(const gm_array *a) { return a->buf ? (char *)a->buf->data + a->offset : NULL; }
 bool array_is_contiguous(const gm_array *a); /* row-major without gaps; evaluated or being recorded */
-int64_t array_packed_bytes(gm_dtype type, int format, int64_t rows, int64_t k); /* of a GM_PACKED array */
-void array_text(const gm_array *a, char out[128]);                              /* "float32(2,3)" for messages */
+/* Of a GM_PACKED array on a device. */
+int64_t array_packed_bytes(int number, gm_dtype type, int format, int64_t rows, int64_t k);
+void array_text(const gm_array *a, char out[128]); /* "float32(2,3)" for messages */
 void shape_text(int ndim, const int64_t *shape, char out[128]);
 void shape_strides(int ndim, const int64_t *shape, int64_t *strides); /* row-major, without gaps */
 

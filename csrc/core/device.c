@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/graph.h"
 
 #define MOST_FALLBACKS 16 /* operations that are counted */
 
@@ -143,6 +144,12 @@ const device *device_get(int number) {
     return is_lost(&o->d) ? (refuse_lost(&o->d), NULL) : &o->d;
 }
 
+const gm_contracts *device_contracts(int number) {
+    return number ? devices.devices[number].d.contracts : &contracts_cpu;
+}
+
+bool device_multiplies_bf16(int number) { return device_contracts(number)->multiplies_bf16(engine_kernels()); }
+
 /* ---- the device of new nodes ---- */
 /* "cpu", "cuda" or "gpu", "cuda:1": its number; -1: none of these. */
 static int number_of(const char *name) {
@@ -277,12 +284,20 @@ gm_status device_wait(const device *d, uint64_t mark, int64_t deadline_ns) {
     return result == DEVICE_OK ? GM_OK : failed(d, result, "work");
 }
 
+static gm_status await(const device *d) {
+    uint64_t mark;
+    GM_TRY(device_mark(d, &mark));
+    return device_wait(d, mark, 0);
+}
+
+gm_status device_await(int number) {
+    const device *d = device_get(number);
+    return d ? await(d) : error_code();
+}
+
 bool device_drain(const device *d) {
     gm_error ignored;
-    uint64_t mark;
-    gm_status status = device_mark(d, &mark);
-    if (status == GM_OK)
-        status = device_wait(d, mark, 0);
+    const gm_status status = await(d);
     if (status != GM_OK)
         gm_take_error(&ignored);
     return status == GM_OK;

@@ -38,6 +38,10 @@ gm_status device_check_default(void);
 /* Once, before the engine watches forks itself: its locks come first. */
 void device_watch_forks(void);
 
+/* Of a device that is open, lost or not. */
+const gm_contracts *device_contracts(int number);
+bool device_multiplies_bf16(int number);
+
 /* An operation that the device has not was put on the processor instead. */
 void device_fell_back(const char *op);
 
@@ -45,6 +49,7 @@ void device_fell_back(const char *op);
 gm_status device_alloc(int number, size_t bytes, void **out);
 void device_free(int number, void *memory);
 gm_status device_copy(int number, void *to, const void *from, size_t bytes);
+gm_status device_await(int number); /* until what was asked for before is done */
 void *device_pinned(const device *d, size_t bytes);
 void device_unpin(const device *d, void *memory);
 gm_status device_launch(const device *d, gm_kernel fn, const void *args, int64_t n);

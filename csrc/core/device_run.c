@@ -14,6 +14,10 @@ void device_start(gm_queue *q) {
     atomic_store(&q->cancelled, false);
     q->run_launches = FIRST_LAUNCHES;
     q->run_begun = clock_ns();
+    q->issued = q->done = 0;
+    q->marks[0] = q->marks[1] = 0;
+    for (int64_t i = 0; q->profile && i < q->count; i++)
+        q->profile->work[q->launches[i].work].launches++;
 }
 
 /* A run of so many launches is over: how many the next one has. It began when the one before it was over. */
@@ -74,4 +78,37 @@ int64_t device_ran(const gm_queue *q) { return q->done; }
 void device_finish(gm_queue *q, bool failed) {
     if (device_drain(q->device) && !failed)
         q->done = q->issued;
+}
+
+/* ---- on whatever device it is of ---- */
+void queue_begin(gm_queue *q, int n_threads) {
+    if (queue_device(q))
+        device_start(q);
+    else
+        queue_start(q, n_threads);
+}
+
+gm_status queue_go_on(gm_queue *q, int64_t deadline_ns) {
+    return queue_device(q) ? device_step(q, deadline_ns) : queue_step(q, deadline_ns);
+}
+
+void queue_end(gm_queue *q, bool failed) {
+    gm_error cause;
+    if (!queue_device(q)) {
+        queue_finish(q);
+    } else if (failed) {
+        gm_take_error(&cause);
+        device_finish(q, true);
+        error_restore(cause.code, cause.os_errno, cause.text);
+    }
+}
+
+void queue_give_up(gm_queue *q) {
+    if (queue_device(q)) {
+        device_finish(q, false);
+        return;
+    }
+    queue_cancel(q);
+    queue_step(q, 0);
+    queue_finish(q);
 }

@@ -35,6 +35,12 @@ typedef struct {
     int64_t launches;
 } needs;
 
+struct gm_plan {
+    gm_queue *queue;
+    gm_buffer **constants; /* copies of inputs that are on another device */
+    size_t n_constants, constants_capacity;
+};
+
 struct gm_run {
     gm_array **roots; /* kept from run to run */
     size_t n_roots, roots_capacity, n_order, at;
@@ -61,6 +67,7 @@ static struct {
     gm_run run;
     gm_queue *queues[DEVICE_NUMBERS]; /* made when they are needed */
     gm_array **kept;                  /* inputs of the node at hand, for which it has mirrors; else NULL */
+    gm_plan *plan;                    /* that is being recorded, or NULL */
     size_t kept_capacity;
     uint64_t epoch;
     _Atomic uint64_t completed; /* nodes up to this one have run */
@@ -464,6 +471,16 @@ static void put_back(gm_array *node, gm_queue *q) {
     }
 }
 
+/* What a plan reads of another device is copied when it is recorded: it stays as it is, for all runs. */
+static gm_status keep_constant(gm_plan *p, gm_array *moved) {
+    const gm_status status = grow_array(&p->constants, p->n_constants, &p->constants_capacity, 1, sizeof *p->constants);
+    if (status == GM_OK)
+        p->constants[p->n_constants++] = buffer_retain(moved->buf);
+    else
+        gm_release(moved);
+    return status;
+}
+
 /* For the time of .eval inputs are where the queue's launches read them: its addresses are those of one device. */
 static gm_status exchange(gm_array *node, gm_queue *q, bool *any) {
     const int number = queue_device(q);
@@ -482,6 +499,8 @@ static gm_status exchange(gm_array *node, gm_queue *q, bool *any) {
         if (!mirror_is_needed(number, own))
             continue;
         status = mirror_make(q, own, node->op->shares, &moved);
+        if (status == GM_OK && engine.plan)
+            status = keep_constant(engine.plan, moved);
         if (status == GM_OK) {
             engine.kept[i] = own;
             node->in[i] = moved;
@@ -761,7 +780,6 @@ gm_status gm_eval(gm_array *const *arrays, size_t count) {
 }
 
 /* ---- plans ---- */
-struct gm_plan { gm_queue *queue; };
 
 /* What the ordered nodes read and do not make. A reference more each while they are recorded: what would die at its
  * last reader is then neither donated nor reused but held, for the plan's next run reads it again. */
@@ -781,12 +799,23 @@ static gm_status retain_inputs(size_t n_order, gm_array ***out, size_t *n_out) {
     return GM_OK;
 }
 
-/* What is copied while a plan is recorded would be what all its runs see. */
-static gm_status check_planned(const gm_array *node) {
-    bool here = !node->device;
-    for (int i = 0; i < node->n_in; i++)
-        here &= !node->in[i]->device;
-    return here ? GM_OK : gm_fail(GM_EDEVICE, "%s: plans are of the processor, and this is on a GPU", node->op->name);
+/* A plan is of one device; views of constants are of any. */
+static gm_status check_planned(const gm_array *node, int number) {
+    if (node->device == number || node->op->place == PLACE_INPUT)
+        return GM_OK;
+    return gm_fail(GM_EUNSUPPORTED, "%s: it is not on the device that its model is on", node->op->name);
+}
+
+static gm_status record_plan(gm_plan *p, size_t n_order) {
+    gm_status status = GM_OK;
+    uint64_t flags;
+    for (size_t i = 0; i < n_order && status == GM_OK; i++)
+        status = check_planned(engine.order[i], queue_device(p->queue));
+    engine.plan = p;
+    for (size_t i = 0; i < n_order && status == GM_OK; i++)
+        status = record(engine.order[i], p->queue, 1, false, &flags);
+    engine.plan = NULL;
+    return status;
 }
 
 gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
@@ -796,9 +825,8 @@ gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
         return GM_ENOMEM;
     gm_array **inputs = NULL;
     size_t n_order = 0, n_inputs = 0;
-    uint64_t flags;
     end_abandoned();
-    p->queue = queue_new(0);
+    p->queue = roots[0] ? queue_new(roots[0]->device) : NULL;
     gm_status status = p->queue ? GM_OK : error_code();
     pthread_mutex_lock(&engine.recording);
     engine.epoch++;
@@ -806,10 +834,8 @@ gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
         status = roots[i] ? order_from(roots[i], &n_order) : error_code();
     if (status == GM_OK)
         status = retain_inputs(n_order, &inputs, &n_inputs);
-    for (size_t i = 0; i < n_order && status == GM_OK; i++)
-        status = check_planned(engine.order[i]);
-    for (size_t i = 0; i < n_order && status == GM_OK; i++)
-        status = record(engine.order[i], p->queue, 1, false, &flags);
+    if (status == GM_OK)
+        status = record_plan(p, n_order);
     if (status == GM_OK)
         status = queue_reserve(p->queue, count);
     for (size_t i = 0; i < count && status == GM_OK; i++)
@@ -830,6 +856,9 @@ void plan_free(gm_plan *p) {
     if (!p)
         return;
     queue_free(p->queue);
+    for (size_t i = 0; i < p->n_constants; i++)
+        buffer_release(p->constants[i]);
+    memory_free(p->constants);
     memory_free(p);
 }
 

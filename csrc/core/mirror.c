@@ -44,13 +44,10 @@ static gm_status download(gm_array *a, gm_array **out) {
     const extent e = extent_of(a);
     const device *d = device_get(a->buf->device);
     gm_buffer *to = d ? buffer_new(e.bytes) : NULL;
-    uint64_t mark = 0;
     gm_status status = to ? device_copy(d->number, to->data, (const char *)a->buf->data + e.begin, e.bytes)
                           : error_code();
     if (status == GM_OK)
-        status = device_mark(d, &mark);
-    if (status == GM_OK)
-        status = device_wait(d, mark, 0);
+        status = device_await(d->number);
     if (status == GM_OK)
         status = copied_over(a, to, e, out);
     buffer_release(to);
@@ -106,6 +103,35 @@ gm_status mirror_make(gm_queue *q, gm_array *a, bool lasting, gm_array **out) {
         queue_hold(q, host->buf);
     gm_release(host);
     return status;
+}
+
+gm_status array_place(int number, gm_array **a) {
+    gm_array *placed = NULL;
+    if (!number || !*a || (*a)->buf->device == number)
+        return GM_OK;
+    GM_TRY(upload(number, *a, &placed));
+    const gm_status status = device_await(number);
+    if (status != GM_OK) {
+        gm_release(placed);
+        return status;
+    }
+    placed->work = (*a)->work;
+    gm_release(*a);
+    *a = placed;
+    return GM_OK;
+}
+
+gm_status array_read(const gm_array *a, void *out) {
+    const size_t bytes = (size_t)a->size * array_item(a);
+    const int number = a->buf->device;
+    if (!bytes)
+        return GM_OK;
+    if (!number) {
+        memcpy(out, array_ptr(a), bytes);
+        return GM_OK;
+    }
+    GM_TRY(device_copy(number, out, array_ptr(a), bytes));
+    return device_await(number);
 }
 
 gm_array *gm_array_copy(gm_scope *s, gm_array *a) {

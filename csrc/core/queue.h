@@ -87,6 +87,13 @@ gm_status device_issue(gm_queue *q, int64_t deadline_ns); /* begins what is reco
 gm_status device_step(gm_queue *q, int64_t deadline_ns);  /* and waits for it */
 /* Waits for what was begun. failed: what it came to is not known. */
 void device_finish(gm_queue *q, bool failed);
+
+/* On whatever device it is of: begin, go on until it is not GM_AGAIN, then end; or give up at any time, which skips the
+ * rest. A queue that has run can begin again. The caller holds the run lock. */
+void queue_begin(gm_queue *q, int n_threads);
+gm_status queue_go_on(gm_queue *q, int64_t deadline_ns); /* as queue_step */
+void queue_end(gm_queue *q, bool failed);
+void queue_give_up(gm_queue *q);
 int64_t clock_ns(void);        /* monotonic */
 int64_t coarse_clock_ns(void); /* at most a tick later than clock_ns, and cheaper */
 #endif

@@ -22,9 +22,10 @@ typedef struct {
     int kv_dtype;
     gm_context_policy context_policy;
     /* of products, 0: float32; 1: int8 with quantised weights but mxfp8; 2: rounded to bfloat16 with weights in
-     * bfloat16; -1: 1, and 2 where the processor multiplies bfloat16 */
+     * bfloat16; -1: 1, and 2 where the processor multiplies bfloat16. A GPU has no 1, and has 2 */
     int activations;
     int threads; /* 0: gm_default_threads() */
+    int device;  /* where it is: 0 the processor, 1 + i GPU i */
 } gm_load_options;
 /* Loading takes many calls: open, then step until it is not GM_AGAIN, then finish (or close at any time to give up). */
 typedef struct gm_loader gm_loader;

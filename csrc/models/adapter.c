@@ -335,6 +335,9 @@ gm_status gm_model_load_adapter(gm_model *m, const char *name, const gm_adapter_
     const size_t length = strlen(name);
     if (length < 1 || length >= GM_ADAPTER_NAME)
         return gm_fail(GM_EVALUE, "adapter: a name of %zu bytes, expected 1 to %d", length, GM_ADAPTER_NAME - 1);
+    if (m->device)
+        return gm_fail(GM_EUNSUPPORTED, "adapter: the model is on gpu %d, which runs none; load it with device=\"cpu\"",
+                       m->device - 1);
     if (n < 1)
         return gm_fail(GM_EVALUE, "adapter: %s has no terms, expected one at least", name);
     gm_adapter *a = memory_zeroed(sizeof *a + n * sizeof *a->terms);

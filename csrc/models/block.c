@@ -166,7 +166,7 @@ static gm_array *apply_head(gm_scope *s, gm_model *m, gm_array *x) {
 }
 
 gm_array *gm_model_head(gm_scope *s, gm_model *m, gm_array *x) {
-    const int before = device_enter(0);
+    const int before = device_enter(m->device);
     x = apply_head(s, m, x);
     device_enter(before);
     return x;

@@ -7,6 +7,8 @@
 #include "base/checksum.h"
 #include "base/memory.h"
 #include "base/team.h"
+#include "core/device.h"
+#include "core/mirror.h"
 #include "models/adapter.h"
 #include "models/load.h"
 #include "models/traffic.h"
@@ -98,6 +100,8 @@ static gm_status check_options(const gm_load_options *o) {
     if (o->threads < 0 || o->threads > TEAM_MAX_THREADS)
         return gm_fail(GM_EVALUE, "load: threads is %d, expected 1 to %d, or 0 to choose", o->threads,
                        TEAM_MAX_THREADS);
+    if (o->device && !device_get(o->device))
+        return error_code();
     if (o->context_length < 0)
         return gm_fail(GM_EVALUE, "load: context_length is %lld, expected 1 or more, or 0 for the model's own",
                        (long long)o->context_length);
@@ -136,9 +140,14 @@ gm_status loader_open(const gm_load_options *options, bool describes, gm_loader 
     l->path = memory_copy_text(options->path, strlen(options->path));
     l->model = memory_zeroed(sizeof *l->model);
     l->queue = queue_new(0);
-    if (l->model)
+    l->packs = queue_new(options->device);
+    if (l->model) {
         atomic_init(&l->model->refs, 1);
-    gm_status status = l->path && l->model && l->queue ? adapters_new(&l->model->adapters) : GM_ENOMEM;
+        l->model->device = options->device;
+    }
+    gm_status status = !l->packs                         ? error_code()
+                       : l->path && l->model && l->queue ? adapters_new(&l->model->adapters)
+                                                         : GM_ENOMEM;
     if (status == GM_OK)
         status = open_model(l);
     if (status != GM_OK)
@@ -222,7 +231,7 @@ int loader_format(const gm_loader *l, const job *j) {
 /* Bytes of one part of the job's result. */
 static size_t part_bytes(const gm_loader *l, const job *j) {
     if (j->kind == JOB_PACK)
-        return (size_t)array_packed_bytes(GM_PACKED, loader_format(l, j), j->rows, j->columns);
+        return (size_t)array_packed_bytes(l->options.device, GM_PACKED, loader_format(l, j), j->rows, j->columns);
     return (size_t)(j->rows * j->columns) * sizeof(float) + 1;
 }
 size_t loader_result_bytes(const gm_loader *l, const job *j) {
@@ -241,7 +250,7 @@ gm_buffer *loader_take_shared(gm_loader *l, const job *j, size_t *offset) {
                 all += loader_result_bytes(l, next);
         buffer_release(l->shared);
         l->shared_used = 0;
-        l->shared = buffer_new(all);
+        l->shared = buffer_new_on(l->options.device, all);
         if (!l->shared)
             return NULL;
     }
@@ -279,6 +288,25 @@ static gm_status record_dense(gm_loader *l, const job *j) {
                   : error_code();
 }
 
+/* Bytes of the files where launches that pack them read them: a copy, of a model on a device. It is begun now, and over
+ * before the job is. */
+static gm_status bring(gm_loader *l, const void *bytes, int64_t size, const void **out) {
+    *out = bytes;
+    if (!l->options.device || !bytes)
+        return GM_OK;
+    void *there = queue_scratch(l->packs, (size_t)size);
+    *out = there;
+    return there ? device_copy(l->options.device, there, bytes, (size_t)size) : error_code();
+}
+
+/* The rows of the tensor that a job reads, from its first one on. */
+static int64_t rows_read(const gm_loader *l, const job *j) {
+    int64_t rows = j->transposed ? j->transposed : j->rows;
+    for (int64_t r = 0; l->row_map && !j->transposed && r < j->rows; r++)
+        rows = l->row_map[r] >= rows ? l->row_map[r] + 1 : rows;
+    return rows;
+}
+
 /* Room for the part of a packed matrix, and the kernel that fills it from `in`. */
 static gm_status record_pack(gm_loader *l, const job *j, int format, const void *in, const void *scales,
                              const void *biases) {
@@ -287,7 +315,7 @@ static gm_status record_pack(gm_loader *l, const job *j, int format, const void 
     gm_array *result = make_result(l, j, spec);
     if (!result)
         return error_code();
-    return DISPATCH(l->queue, pack, j->rows, .out = (char *)array_ptr(result) + part_bytes(l, j) * (size_t)j->part,
+    return DISPATCH(l->packs, pack, j->rows, .out = (char *)array_ptr(result) + part_bytes(l, j) * (size_t)j->part,
                     .in = in, .row_map = l->row_map, .format = format, .rows = j->rows, .k = j->columns,
                     .scales = scales, .biases = biases);
 }
@@ -298,8 +326,12 @@ static gm_status record_groups(gm_loader *l, const job *j) {
     const int64_t bits = f->bits ? f->bits : j->format == GM_QUANT_mxfp8 ? 8 : 4;
     const int64_t scales = (f->bytes - f->values * bits / 8) / (j->biases ? 2 : 1); /* bytes of a block */
     const int64_t first = j->first_row * j->columns, block = first / f->values;
-    return record_pack(l, j, j->format, j->tensor->data + first * bits / 8, j->scales->data + block * scales,
-                       j->biases ? j->biases->data + block * scales : NULL);
+    const int64_t blocks = rows_read(l, j) * j->columns / f->values;
+    const void *in, *scale, *bias;
+    GM_TRY(bring(l, j->tensor->data + first * bits / 8, blocks * f->values * bits / 8, &in));
+    GM_TRY(bring(l, j->scales->data + block * scales, blocks * scales, &scale));
+    GM_TRY(bring(l, j->biases ? j->biases->data + block * scales : NULL, blocks * scales, &bias));
+    return record_pack(l, j, j->format, in, scale, bias);
 }
 
 static gm_status record_matrix(gm_loader *l, const job *j) {
@@ -308,24 +340,22 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
     const gm_tensor *t = j->tensor;
     const gm_quant_info *in = &gm_quants[t->format];
     const int format = loader_format(l, j);
-    const int32_t *map = l->row_map;
-    const char *rows = (const char *)t->data +
-                       j->first_row * (j->transposed ? j->transposed : j->columns) / in->values * in->bytes;
+    const int64_t source = rows_read(l, j);
+    const void *rows;
+    GM_TRY(bring(l, t->data + j->first_row * (j->transposed ? j->transposed : j->columns) / in->values * in->bytes,
+                 source * j->columns / in->values * in->bytes, &rows));
     if (format != t->format || j->transposed) {
-        int64_t source = j->rows;
-        for (int64_t r = 0; map && r < j->rows; r++)
-            source = map[r] >= source ? map[r] + 1 : source;
         int64_t shape[2] = {source, j->columns}, to[2] = {j->columns, 1}, from[2] = {j->columns, 1};
         if (j->transposed) {
             from[0] = 1;
-            from[1] = shape[0] = j->transposed;
+            from[1] = j->transposed;
         }
-        void *dense = queue_scratch(l->queue, (size_t)(shape[0] * shape[1]) * (size_t)gm_quants[format].bytes);
+        void *dense = queue_scratch(l->packs, (size_t)(shape[0] * shape[1]) * (size_t)gm_quants[format].bytes);
         if (!dense)
             return error_code();
-        GM_TRY(launch_copy(l->queue, (copy_to){dense, dense_dtype(format), to},
+        GM_TRY(launch_copy(l->packs, (copy_to){dense, dense_dtype(format), to},
                            (copy_from){rows, dense_dtype(t->format), from}, 2, shape));
-        queue_fence(l->queue);
+        queue_fence(l->packs);
         rows = dense;
     }
     return record_pack(l, j, format, rows, NULL, NULL);
@@ -361,6 +391,9 @@ static void for_each_read(gm_loader *l, const job *j, void (*f)(const gm_checkpo
             f(l->checkpoint, read[i]);
 }
 
+/* Vectors are made on the processor, and go to a device at the end. */
+static gm_queue *queue_of(const gm_loader *l, const job *j) { return j->kind == JOB_PACK ? l->packs : l->queue; }
+
 static gm_status start_job(gm_loader *l) {
     const job *j = &l->jobs[l->at];
     gm_status status = GM_OK;
@@ -371,7 +404,7 @@ static gm_status start_job(gm_loader *l) {
         status = loader_map_rows(l, j);
     if (status == GM_OK)
         status = j->kind == JOB_PACK ? record_matrix(l, j) : record_dense(l, j);
-    queue_end_node(l->queue);
+    queue_end_node(queue_of(l, j));
     return status;
 }
 
@@ -382,24 +415,26 @@ static void clear_job(gm_loader *l) {
 
 /* Starts the next job unless it is under way, and works until the deadline. */
 static gm_status run_job(gm_loader *l, int slice_ms, int64_t deadline) {
+    gm_queue *q = queue_of(l, &l->jobs[l->at]);
     gm_status status;
     if (!l->running) {
         GM_TRY(run_lock(slice_ms > 0 ? slice_ms : -1));
         status = start_job(l);
         if (status != GM_OK) {
-            queue_reset(l->queue);
+            queue_end(q, true);
+            queue_reset(q);
             run_unlock();
             clear_job(l);
             return status;
         }
-        queue_start(l->queue, l->model->threads);
+        queue_begin(q, l->model->threads);
         l->running = true;
     }
-    status = queue_step(l->queue, deadline);
+    status = queue_go_on(q, deadline);
     if (status == GM_AGAIN)
         return GM_AGAIN;
-    queue_finish(l->queue);
-    queue_reset(l->queue);
+    queue_end(q, status != GM_OK);
+    queue_reset(q);
     run_unlock();
     l->running = false;
     clear_job(l);
@@ -453,6 +488,7 @@ gm_status model_lay_out(gm_model *m, int kv_type) {
     }
     m->layout = (cache_layout){.slots = slots,
                                .n_slots = c->n_slots,
+                               .device = m->device,
                                .kv_type = kv_type,
                                .context = c->context,
                                .rotate = m->context_policy == GM_CONTEXT_ROTATE};
@@ -472,8 +508,8 @@ static void use_activations(gm_model *m, gm_linear *linear, bool int8, bool bf16
 }
 
 void loader_choose_activations(const gm_load_options *o, bool *int8, bool *bf16) {
-    *int8 = o->activations == -1 || o->activations == 1;
-    *bf16 = o->activations == 2 || (o->activations == -1 && gm_multiplies_bfloat16());
+    *int8 = (o->activations == -1 || o->activations == 1) && device_contracts(o->device)->quantize_act;
+    *bf16 = o->activations == 2 || (o->activations == -1 && device_multiplies_bf16(o->device));
 }
 
 int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16) {
@@ -498,6 +534,9 @@ static gm_status settle(gm_loader *l) {
     if (option == 2 && !m->bf16)
         return gm_fail(GM_EVALUE, "load: activations=\"bfloat16\" needs weights in bfloat16; those of %s are others",
                        l->path);
+    if (option == 1 && !device_contracts(m->device)->quantize_act)
+        return gm_fail(GM_EVALUE,
+                       "load: activations=\"int8\" are the processor's: a GPU has \"bfloat16\" and \"float32\"");
     if (option == 1 && !m->int8)
         return gm_fail(GM_EVALUE,
                        "load: activations=\"int8\" needs quantised weights, and not in mxfp8; those of %s "
@@ -506,6 +545,18 @@ static gm_status settle(gm_loader *l) {
     m->weight_bytes = (int64_t)l->bytes_total;
     m->context_policy = l->options.context_policy;
     return model_lay_out(m, loader_choose_kv(&l->options, m->int8, m->bf16));
+}
+
+/* What is no matrix goes where these are. */
+static gm_status place_vectors(gm_model *m) {
+    for (field_cursor at = {0}; fields_next(m, &at);) {
+        const bool linear = at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS;
+        GM_TRY(array_place(m->device, linear ? &((gm_linear *)at.where)->bias : at.where));
+    }
+    for (int i = 0; i < GM_ROPES; i++)
+        GM_TRY(array_place(m->device, &m->inv_freq[i]));
+    GM_TRY(array_place(m->device, &m->head.bias));
+    return array_place(m->device, &m->norm);
 }
 
 gm_status gm_loader_finish(gm_loader *l, gm_model **out) {
@@ -522,10 +573,13 @@ gm_status gm_loader_finish(gm_loader *l, gm_model **out) {
             mix(&m->fingerprint, array_ptr(m->inv_freq[i]), (size_t)m->inv_freq[i]->size * sizeof(float));
     GM_TRY(settle(l));
     GM_TRY(fields_adapt(l));
+    GM_TRY(place_vectors(m));
     GM_TRY(fields_name(l));
     traffic_mark(l->model);
     GM_TRY(make_info(l));
     GM_TRY(waiting_keep(l));
+    if (m->device)
+        gm_device_clear_cache(m->device); /* rows of files, before they were packed */
     *out = l->model;
     l->model = NULL;
     return GM_OK;
@@ -535,9 +589,7 @@ void gm_loader_close(gm_loader *l) {
     if (!l)
         return;
     if (l->running) {
-        queue_cancel(l->queue);
-        queue_step(l->queue, 0);
-        queue_finish(l->queue);
+        queue_give_up(queue_of(l, &l->jobs[l->at]));
         run_unlock();
     }
     clear_job(l);
@@ -545,6 +597,7 @@ void gm_loader_close(gm_loader *l) {
     buffer_release(l->shared);
     buffer_release(l->keeper);
     queue_free(l->queue);
+    queue_free(l->packs);
     gm_model_release(l->model);
     checkpoint_close(l->checkpoint);
     for (size_t i = 0; i < l->n_jobs; i++)
@@ -590,8 +643,11 @@ void gm_model_release(gm_model *m) {
     memory_free((void *)(uintptr_t)m->layout.slots);
     config_clear(&m->config);
     memory_free(m->info);
+    const int number = m->device;
     memory_free(m);
     gm_clear_cache(); /* blocks of a model's sizes are of use to nobody else */
+    if (number)
+        gm_device_clear_cache(number);
 }
 
 int64_t gm_model_vocab_size(const gm_model *m) { return m->config.vocab; }

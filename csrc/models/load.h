@@ -45,7 +45,8 @@ struct gm_loader {
     size_t n_jobs, capacity, at;
     bool *used; /* which tensors of the checkpoint the model is made of */
     gm_queue *queue;
-    bool running; /* the queue has the current job and the run lock is held */
+    gm_queue *packs; /* what packs matrices, where the model is */
+    bool running;    /* a queue has the current job and the run lock is held */
     int32_t *row_map;
     gm_buffer *shared; /* of the matrices at hand, filled up to shared_used: load.c */
     size_t shared_used;

@@ -152,6 +152,7 @@ struct gm_model {
     char *globals; /* a struct of arch->globals_size, or NULL */
     gm_named_weight *weights;
     int64_t n_weights;
+    int device; /* where its weights are, and where it computes */
     int threads;
     cache_layout layout; /* its slots are memory of the model */
     gm_context_policy context_policy;

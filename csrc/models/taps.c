@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/memory.h"
+#include "core/mirror.h"
 #include "models/model.h"
 #include "ops/ops.h"
 
@@ -227,6 +228,11 @@ gm_array *taps_apply(gm_scope *s, gm_taps *t, int64_t layer, gm_tap_point point,
             t->read[i] = gm_retain(contiguous);
         }
     return x;
+}
+
+gm_array *taps_value(gm_scope *s, const gm_array *read, const gm_activation_info *info) {
+    gm_array *value = array_new(s, info->dtype, info->ndim, info->shape);
+    return value && array_read(read, array_ptr(value)) == GM_OK ? value : NULL;
 }
 
 /* ---- inside attention ---- */

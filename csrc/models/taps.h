@@ -29,6 +29,8 @@ gm_status taps_new(const gm_model *m, const int64_t *reads, size_t n_reads, cons
                    gm_taps **out);
 void taps_free(gm_taps *t);    /* NULL is fine */
 void taps_release(gm_taps *t); /* what was read */
+/* A copy of what one was read to be, in memory of the host. */
+gm_array *taps_value(gm_scope *s, const gm_array *read, const gm_activation_info *info);
 bool taps_has(const gm_taps *t, int64_t layer, gm_tap_point point);
 /* x [n, width] with the edits of that point, and read. layer -1: of the model. positions int32 [n]. */
 gm_array *taps_apply(gm_scope *s, gm_taps *t, int64_t layer, gm_tap_point point, gm_array *x, gm_array *positions);

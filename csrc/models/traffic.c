@@ -48,9 +48,9 @@ static int64_t bytes_of(const gm_array *a) {
     if (!a)
         return 0;
     int64_t matrices = a->dtype == GM_PACKED && a->ndim == 3 ? a->shape[0] : 1;
-    return a->dtype == GM_PACKED
-               ? matrices * array_packed_bytes(GM_PACKED, a->format, a->shape[a->ndim - 2], a->shape[a->ndim - 1])
-               : a->size * (int64_t)array_item(a);
+    return a->dtype == GM_PACKED ? matrices * array_packed_bytes(a->device, GM_PACKED, a->format, a->shape[a->ndim - 2],
+                                                                 a->shape[a->ndim - 1])
+                                 : a->size * (int64_t)array_item(a);
 }
 
 /* The share that is read of what has `all` parts of which at most `most` are chosen. */

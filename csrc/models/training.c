@@ -296,8 +296,17 @@ static gm_array *training_rows(gm_scope *s, gm_model *m, const gm_training_batch
     return x;
 }
 
+static gm_status check_place(const gm_model *m) {
+    if (!m->device)
+        return GM_OK;
+    return gm_fail(GM_EUNSUPPORTED, "training: the model is on gpu %d, which trains none; load it with device=\"cpu\"",
+                   m->device - 1);
+}
+
 gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
-    const int before = device_enter(0); /* where the model is */
+    if (check_place(m) != GM_OK)
+        return NULL;
+    const int before = device_enter(0);
     gm_array *x = training_rows(s, m, b);
     device_enter(before);
     return x;
@@ -379,6 +388,8 @@ static gm_array *training_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_r
 }
 
 gm_array *gm_model_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targets *targets) {
+    if (check_place(m) != GM_OK)
+        return NULL;
     const int before = device_enter(0);
     x = training_loss(s, m, x, targets);
     device_enter(before);

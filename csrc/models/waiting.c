@@ -30,7 +30,8 @@ static void take_off(gm_loader *l, size_t bytes) {
 void waiting_forget(gm_loader *l) { take_off(l, l->promised); }
 
 bool waiting_can(const gm_loader *l, const job *j) {
-    return j->kind == JOB_PACK && !j->parts && !j->scales && !j->transposed && loader_format(l, j) == j->tensor->format;
+    return !l->options.device && j->kind == JOB_PACK && !j->parts && !j->scales && !j->transposed &&
+           loader_format(l, j) == j->tensor->format;
 }
 
 gm_status waiting_start(gm_loader *l, job *j) {
@@ -65,13 +66,13 @@ gm_status waiting_keep(gm_loader *l) {
     rest->jobs = l->jobs;
     rest->n_jobs = l->n_jobs;
     rest->checkpoint = l->checkpoint;
-    rest->queue = l->queue;
+    rest->packs = l->packs;
     rest->promised = l->promised;
     l->promised = 0;
     l->shared = NULL;
     l->jobs = NULL;
     l->checkpoint = NULL;
-    l->queue = NULL;
+    l->packs = NULL;
     l->n_jobs = l->at = 0;
     w->loader = rest;
     w->keeper = l->keeper;
@@ -111,22 +112,22 @@ static gm_status start_packing(gm_loader *l, job *j, int threads) {
         return error_code();
     l->offset = offset;
     buffer_release(memory); /* l->shared has it too */
-    gm_status status = DISPATCH(l->queue, pack, j->rows, .out = (char *)l->shared->data + offset, .in = j->in_rows.data,
+    gm_status status = DISPATCH(l->packs, pack, j->rows, .out = (char *)l->shared->data + offset, .in = j->in_rows.data,
                                 .row_map = j->in_rows.map, .format = a->format, .rows = j->rows, .k = j->columns);
-    queue_end_node(l->queue);
+    queue_end_node(l->packs);
     if (status != GM_OK) {
-        queue_reset(l->queue);
+        queue_reset(l->packs);
         l->shared_used = offset;
         return status;
     }
-    queue_start(l->queue, threads);
+    queue_start(l->packs, threads);
     l->packing = true;
     return GM_OK;
 }
 
 static void end_packing(gm_loader *l) {
-    queue_finish(l->queue);
-    queue_reset(l->queue);
+    queue_finish(l->packs);
+    queue_reset(l->packs);
     l->packing = false;
 }
 
@@ -158,7 +159,7 @@ gm_status model_pack(const gm_model *m, int64_t deadline_ns, bool continuing) {
             read_ahead(l);
             GM_TRY(start_packing(l, j, m->threads));
         }
-        gm_status status = queue_step(l->queue, deadline_ns);
+        gm_status status = queue_step(l->packs, deadline_ns);
         if (status == GM_AGAIN)
             return GM_AGAIN;
         if (status != GM_OK) {
@@ -180,8 +181,8 @@ void model_cancel_packing(const gm_model *m) {
     gm_loader *l = m->waiting->loader;
     if (!l || !l->packing)
         return;
-    queue_cancel(l->queue);
-    queue_step(l->queue, 0);
+    queue_cancel(l->packs);
+    queue_step(l->packs, 0);
     undo_packing(l);
 }
 

@@ -21,7 +21,7 @@ static gm_array *unpacked(gm_scope *s, gm_array *w) {
 static gm_array *unpacked_stack(gm_scope *s, gm_array *w) {
     int64_t experts = w->shape[0], rows = w->shape[1], k = w->shape[2];
     gm_spec spec = {.dtype = GM_PACKED, .format = w->format, .ndim = 2, .shape = {rows, k}};
-    int64_t bytes = array_packed_bytes(GM_PACKED, w->format, rows, k);
+    int64_t bytes = array_packed_bytes(w->device, GM_PACKED, w->format, rows, k);
     gm_array **each = memory_array((size_t)experts, sizeof *each), *joined = NULL;
     for (int64_t e = 0; each && e < experts; e++)
         each[e] = unpacked(s, array_data(s, &spec, w->buf, w->offset + e * bytes));
@@ -41,7 +41,7 @@ gm_array *gm_model_weight(gm_scope *s, gm_model *m, const char *name) {
     for (int64_t i = 0; i < m->n_weights; i++) {
         if (strcmp(m->weights[i].name, name) != 0)
             continue;
-        const int before = device_enter(0); /* where the weight is */
+        const int before = device_enter(m->device);
         gm_array *found = values_of(s, &m->weights[i]);
         for (int axis = 0; axis < 2; axis++)
             found = heads_as_checkpoint(s, m, name, found, axis);

@@ -8,6 +8,7 @@
 #include "base/checksum.h"
 #include "base/grow.h"
 #include "base/memory.h"
+#include "core/device.h"
 
 #define CHECKPOINT_EVERY 256 /* positions, at least, between two of them */
 
@@ -97,15 +98,20 @@ static gm_status own(const cache_layout *l, const cache_slot *s, slot_memory *m,
     if (is_own(old))
         return GM_OK;
     const int64_t bytes = unit_bytes(l, s);
-    gm_buffer *b = whole ? buffer_part(whole, (size_t)offset, (size_t)bytes) : buffer_new((size_t)bytes);
+    gm_buffer *b = whole ? buffer_part(whole, (size_t)offset, (size_t)bytes) : buffer_new_on(l->device, (size_t)bytes);
     if (!b)
         return error_code();
-    if (old && keep)
+    if (old && keep && !l->device)
         memcpy(b->data, old->data, (size_t)bytes);
-    else if (s->kind == CACHE_STATE)
+    else if (s->kind == CACHE_STATE && !l->device) /* kernels clear a state at position 0 as well */
         memset(b->data, 0, (size_t)bytes);
-    put_buffer(m, i, b, first_bytes(l, s));
-    return GM_OK;
+    const gm_status status = old && keep && l->device ? device_copy(l->device, b->data, old->data, (size_t)bytes)
+                                                      : GM_OK;
+    if (status == GM_OK)
+        put_buffer(m, i, b, first_bytes(l, s));
+    else
+        buffer_release(b);
+    return status;
 }
 
 /* Slots whose blocks of the same positions are allocated and freed together. */
@@ -130,7 +136,7 @@ static gm_status own_blocks(gm_cache *c, int first, int64_t b, bool keep) {
             bytes += unit_bytes(l, &l->slots[i]);
     if (bytes == 0)
         return GM_OK;
-    gm_buffer *whole = buffer_new((size_t)bytes);
+    gm_buffer *whole = buffer_new_on(l->device, (size_t)bytes);
     if (!whole)
         return error_code();
     for (int i = first; i < l->n_slots && status == GM_OK; i++) {
@@ -389,6 +395,48 @@ void cache_addresses(const gm_cache *c, int slot, gm_cache_address arrays[2]) {
                                                             : (gm_cache_address){.state = memory[i][0]};
 }
 
+int64_t cache_blocks(const gm_cache *c, int slot) {
+    return c->layout->slots[slot].kind == CACHE_KV ? c->slots[slot].end : 0;
+}
+
+/* ---- memory that is the host's, or a device's ---- */
+static gm_status read_memory(const cache_layout *l, void *out, const void *from, size_t bytes) {
+    if (!l->device) {
+        memcpy(out, from, bytes);
+        return GM_OK;
+    }
+    GM_TRY(device_copy(l->device, out, from, bytes));
+    return device_await(l->device);
+}
+
+gm_status cache_read_state(const gm_cache *c, int slot, float *out) {
+    return read_memory(c->layout, out, c->slots[slot].second[0],
+                       (size_t)c->layout->slots[slot].state_floats * sizeof *out);
+}
+
+/* The memory of a slot's unit where the host reads or writes it: itself, or a copy. */
+static gm_status open_unit(const cache_layout *l, const cache_slot *s, gm_buffer *b, bool reads, char **out) {
+    const size_t bytes = (size_t)unit_bytes(l, s);
+    *out = l->device ? memory_zeroed(bytes) : b->data;
+    if (!*out)
+        return GM_ENOMEM;
+    const gm_status status = l->device && reads ? read_memory(l, *out, b->data, bytes) : GM_OK;
+    if (status != GM_OK)
+        memory_free(*out);
+    return status;
+}
+static gm_status close_unit(const cache_layout *l, const cache_slot *s, gm_buffer *b, bool writes, char *unit) {
+    gm_status status = GM_OK;
+    if (!l->device)
+        return GM_OK;
+    if (writes)
+        status = device_copy(l->device, b->data, unit, (size_t)unit_bytes(l, s));
+    if (writes && status == GM_OK)
+        status = device_await(l->device);
+    memory_free(unit);
+    return status;
+}
+
 /* ---- as bytes ---- */
 #define MAGIC 0x3230304548434143 /* CACHE002 */
 typedef struct { uint64_t magic, block, kv_type, n_slots, length, many_rows, n_checkpoints; } head;
@@ -471,7 +519,7 @@ static void clear_lanes(const cache_layout *l, uint8_t *tile, int64_t head_dim, 
 }
 
 /* The tiles of one block, to or from bytes. */
-static uint8_t *save_block(const cache_layout *l, const cache_slot *s, uint8_t *out, const void *from,
+static uint8_t *save_tiles(const cache_layout *l, const cache_slot *s, uint8_t *out, const void *from,
                            int64_t positions, bool keys) {
     const int64_t bytes = tiles_bytes(l, s, positions), stride = tiles_bytes(l, s, GM_KV_BLOCK);
     for (int64_t h = 0; h < s->n_kv_heads; h++, out += bytes) {
@@ -482,7 +530,7 @@ static uint8_t *save_block(const cache_layout *l, const cache_slot *s, uint8_t *
     }
     return out;
 }
-static const uint8_t *restore_block(const cache_layout *l, const cache_slot *s, void *to, const uint8_t *in,
+static const uint8_t *restore_tiles(const cache_layout *l, const cache_slot *s, void *to, const uint8_t *in,
                                     int64_t positions) {
     const int64_t bytes = tiles_bytes(l, s, positions), stride = tiles_bytes(l, s, GM_KV_BLOCK);
     for (int64_t h = 0; h < s->n_kv_heads; h++, in += bytes)
@@ -490,26 +538,49 @@ static const uint8_t *restore_block(const cache_layout *l, const cache_slot *s, 
     return in;
 }
 
-/* The two arrays of a state, to or from bytes. */
-static uint8_t *save_state(const cache_slot *s, uint8_t *out, const void *conv, const void *state) {
-    memcpy(out, conv, (size_t)s->conv_floats * 4);
-    memcpy(out + s->conv_floats * 4, state, (size_t)s->state_floats * 4);
-    return out + saved_state_bytes(s);
+/* Keys and values of one block. */
+static gm_status save_block(const cache_layout *l, const cache_slot *s, gm_buffer *b, int64_t positions,
+                            uint8_t **out) {
+    char *unit;
+    GM_TRY(open_unit(l, s, b, true, &unit));
+    *out = save_tiles(l, s, *out, unit, positions, true);
+    *out = save_tiles(l, s, *out, unit + first_bytes(l, s), positions, false);
+    return close_unit(l, s, b, false, unit);
 }
-static const uint8_t *restore_state(const cache_slot *s, void *conv, void *state, const uint8_t *in) {
-    memcpy(conv, in, (size_t)s->conv_floats * 4);
-    memcpy(state, in + s->conv_floats * 4, (size_t)s->state_floats * 4);
-    return in + saved_state_bytes(s);
+static gm_status restore_block(const cache_layout *l, const cache_slot *s, gm_buffer *b, int64_t positions,
+                               const uint8_t **in) {
+    char *unit;
+    GM_TRY(open_unit(l, s, b, false, &unit));
+    *in = restore_tiles(l, s, unit, *in, positions);
+    *in = restore_tiles(l, s, unit + first_bytes(l, s), *in, positions);
+    return close_unit(l, s, b, true, unit);
 }
 
-static uint8_t *save_checkpoint(const cache_layout *l, const checkpoint *from, uint8_t *out) {
-    memcpy(out, &from->position, 8);
-    out += 8;
+/* The two arrays of a state, to or from bytes. */
+static gm_status save_state(const cache_layout *l, const cache_slot *s, gm_buffer *b, uint8_t **out) {
+    char *unit;
+    GM_TRY(open_unit(l, s, b, true, &unit));
+    memcpy(*out, unit, (size_t)s->conv_floats * 4);
+    memcpy(*out + s->conv_floats * 4, unit + first_bytes(l, s), (size_t)s->state_floats * 4);
+    *out += saved_state_bytes(s);
+    return close_unit(l, s, b, false, unit);
+}
+static gm_status restore_state(const cache_layout *l, const cache_slot *s, gm_buffer *b, const uint8_t **in) {
+    char *unit;
+    GM_TRY(open_unit(l, s, b, false, &unit));
+    memcpy(unit, *in, (size_t)s->conv_floats * 4);
+    memcpy(unit + first_bytes(l, s), *in + s->conv_floats * 4, (size_t)s->state_floats * 4);
+    *in += saved_state_bytes(s);
+    return close_unit(l, s, b, true, unit);
+}
+
+static gm_status save_checkpoint(const cache_layout *l, const checkpoint *from, uint8_t **out) {
+    memcpy(*out, &from->position, 8);
+    *out += 8;
     for (int i = 0; i < l->n_slots; i++)
         if (from->states[i])
-            out = save_state(&l->slots[i], out, from->states[i]->data,
-                             (const char *)from->states[i]->data + first_bytes(l, &l->slots[i]));
-    return out;
+            GM_TRY(save_state(l, &l->slots[i], from->states[i], out));
+    return GM_OK;
 }
 static gm_status restore_checkpoint(gm_cache *c, const uint8_t **in) {
     const cache_layout *l = c->layout;
@@ -523,16 +594,17 @@ static gm_status restore_checkpoint(gm_cache *c, const uint8_t **in) {
         const cache_slot *s = &l->slots[i];
         if (s->kind != CACHE_STATE)
             continue;
-        gm_buffer *b = to->states[i] = buffer_new((size_t)unit_bytes(l, s));
+        gm_buffer *b = to->states[i] = buffer_new_on(l->device, (size_t)unit_bytes(l, s));
         if (!b)
             return error_code();
-        memset(b->data, 0, (size_t)unit_bytes(l, s));
-        *in = restore_state(s, b->data, (char *)b->data + first_bytes(l, s), *in);
+        if (!l->device)
+            memset(b->data, 0, (size_t)unit_bytes(l, s));
+        GM_TRY(restore_state(l, s, b, in));
     }
     return GM_OK;
 }
 
-void cache_save(const gm_cache *c, uint8_t *out) {
+gm_status cache_save(const gm_cache *c, uint8_t *out) {
     const cache_layout *l = c->layout;
     const uint8_t *start = out;
     const head h = head_of(l, c->length, c->has_states && c->many_rows, c->n_checkpoints);
@@ -546,18 +618,17 @@ void cache_save(const gm_cache *c, uint8_t *out) {
         const cache_slot *s = &l->slots[i];
         const slot_memory *m = &c->slots[i];
         if (s->kind == CACHE_STATE && c->length > 0) {
-            out = save_state(s, out, m->first[0], m->second[0]);
+            GM_TRY(save_state(l, s, m->buffers[0], &out));
             continue;
         }
-        for (int64_t b = m->begin; s->kind == CACHE_KV && b * GM_KV_BLOCK < c->length; b++) {
-            out = save_block(l, s, out, m->first[b], positions_in(b, c->length), true);
-            out = save_block(l, s, out, m->second[b], positions_in(b, c->length), false);
-        }
+        for (int64_t b = m->begin; s->kind == CACHE_KV && b * GM_KV_BLOCK < c->length; b++)
+            GM_TRY(save_block(l, s, m->buffers[b], positions_in(b, c->length), &out));
     }
     for (int i = 0; i < c->n_checkpoints; i++)
-        out = save_checkpoint(l, &c->checkpoints[i], out);
+        GM_TRY(save_checkpoint(l, &c->checkpoints[i], &out));
     const uint64_t sum = checksum_of(start, (size_t)(out - start));
     memcpy(out, &sum, sizeof sum);
+    return GM_OK;
 }
 
 static gm_status check_saved(const gm_cache *c, int64_t length, const uint8_t *bytes, size_t size) {
@@ -634,13 +705,12 @@ gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_
         if (s->kind == CACHE_STATE) {
             GM_TRY(own(l, s, m, 0, false, NULL, 0));
             m->end = 1;
-            in = restore_state(s, m->first[0], m->second[0], in);
+            GM_TRY(restore_state(l, s, m->buffers[0], &in));
             continue;
         }
         for (int64_t b = m->begin; b < end; b++) {
             GM_TRY(own_blocks(c, first_like(l, i), b, false));
-            in = restore_block(l, s, m->first[b], in, positions_in(b, length));
-            in = restore_block(l, s, m->second[b], in, positions_in(b, length));
+            GM_TRY(restore_block(l, s, m->buffers[b], positions_in(b, length), &in));
         }
     }
     head saved;

@@ -24,6 +24,7 @@ typedef struct {
 typedef struct {
     const cache_slot *slots;
     int n_slots;
+    int device;      /* where its memory is */
     int kv_type;     /* GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16, or GM_KV_Q8_0: then head_dim % 32 is 0 */
     int64_t context; /* positions that a sequence may have */
     bool rotate;     /* or any number of them: every window is at most the context then */
@@ -46,15 +47,18 @@ gm_status cache_reserve(gm_cache *c, int64_t from, int64_t to);
  * position whose keys are all there. Returns the length that is left, at most `length`. */
 int64_t cache_trim(gm_cache *c, int64_t length);
 bool cache_has_states(const gm_cache *c);
-/* The cache as bytes: its positions, states and checkpoints. cache_restore fills an empty cache; bytes that are not a
- * saved cache of its layout with `length` positions are GM_EBADFILE. */
+/* The cache as bytes, the same whatever device it is on: its positions, states and checkpoints. cache_restore fills an
+ * empty cache; bytes that are not a saved cache of its layout with `length` positions are GM_EBADFILE. */
 size_t cache_save_bytes(const gm_cache *c);
-void cache_save(const gm_cache *c, uint8_t *out);
+gm_status cache_save(const gm_cache *c, uint8_t *out);
 gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_t size);
 int64_t cache_bytes(const gm_cache *c); /* memory that it holds, shared memory included */
 /* Memory that several hold, of which each piece counts once however many share it. */
 gm_status caches_bytes(gm_cache *const *caches, size_t n, int64_t *bytes);
 /* Where a slot is, for a forward pass: blocks of keys and of values, or the two arrays of a state. Valid until the next
- * call that changes the cache. */
+ * call that changes the cache. Tables of blocks are the host's, what they and states point to is the device's. */
 void cache_addresses(const gm_cache *c, int slot, gm_cache_address arrays[2]);
+int64_t cache_blocks(const gm_cache *c, int slot); /* that these list; 0: a state */
+/* Floats of the second array of a state. */
+gm_status cache_read_state(const gm_cache *c, int slot, float *out);
 #endif

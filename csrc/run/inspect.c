@@ -86,14 +86,14 @@ gm_array *gm_inspect_result(gm_scope *s, const gm_inspection *in, size_t i) {
     if (i >= (size_t)in->taps->n_reads || !gm_model_activation(m, in->taps->reads[i], in->n, &info))
         return gm_fail(GM_EINDEX, "inspect: result %zu does not exist", i), NULL;
     if (tap_point(in->taps->reads[i]) == TAP_STATE) {
-        gm_cache_address arrays[2];
-        cache_addresses(in->cache, m->config.layers[tap_layer(in->taps->reads[i])].slot, arrays);
-        return gm_array_from(s, info.dtype, info.ndim, info.shape, arrays[1].state);
+        gm_array *state = array_new(s, info.dtype, info.ndim, info.shape);
+        const int slot = m->config.layers[tap_layer(in->taps->reads[i])].slot;
+        return state && cache_read_state(in->cache, slot, array_ptr(state)) == GM_OK ? state : NULL;
     }
     const gm_array *read = in->taps->read[i];
     if (!read)
         return gm_fail(GM_ESTATE, "inspect: %s was not computed", info.name), NULL;
-    return gm_array_from(s, info.dtype, info.ndim, info.shape, array_ptr(read));
+    return taps_value(s, read, &info);
 }
 
 void gm_inspect_free(gm_inspection *in) {

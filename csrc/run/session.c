@@ -185,7 +185,7 @@ gm_status gm_session_save(gm_session *s, void *out, size_t *size) {
                                               (uint64_t)s->length,
                                               s->n_adapters};
         memcpy(to, first, words * 8);
-        cache_save(s->cache, to + head);
+        status = cache_save(s->cache, to + head);
     }
     *size = all;
     atomic_store(&s->busy, false);

@@ -11,6 +11,7 @@ struct gm_step {
     adapter_mix **mixes; /* of each sequence; NULL: none has adapters */
     step_output output;
     gm_array *logits, *sums, *best;
+    gm_array *here[3];         /* these, in memory of the host */
     gm_taps *taps;             /* or NULL */
     gm_phase_profile *profile; /* of the current run, or NULL */
     gm_plan *plan;
@@ -115,6 +116,8 @@ gm_status step_new(gm_model *m, const step_request *r, gm_step **out) {
     st->taps = r->taps;
     gm_status status = batch_state_new(r->counts, r->n_sequences, m->layout.n_slots, m->layout.kv_type, &st->batch);
     if (status == GM_OK)
+        status = batch_state_place(st->batch, m->device);
+    if (status == GM_OK)
         status = keep_mixes(st, r);
     if (status != GM_OK) {
         step_free(st);
@@ -140,6 +143,10 @@ static void release_roots(gm_step *st) {
     gm_release(st->sums);
     gm_release(st->best);
     st->logits = st->sums = st->best = NULL;
+    for (int i = 0; i < 3; i++) {
+        gm_release(st->here[i]);
+        st->here[i] = NULL;
+    }
     if (st->taps)
         taps_release(st->taps);
     plan_free(st->plan);
@@ -171,16 +178,43 @@ static bool plan_fits(const gm_step *st) {
            (!batch_state_has_single_rows(b) || *b->view.n_blocks <= b->max_blocks);
 }
 
+/* Where the host reads what the roots hold; of a pass that only fills caches nobody reads anything. */
+static gm_status place_results(gm_step *st) {
+    gm_array *const roots[3] = {st->logits, st->sums, st->best};
+    for (int i = 0; i < 3; i++) {
+        if (!roots[i] || st->output == STEP_NONE)
+            continue;
+        st->here[i] = st->model->device ? array_new(NULL, (gm_dtype)roots[i]->dtype, roots[i]->ndim, roots[i]->shape)
+                                        : gm_retain(roots[i]);
+        if (!st->here[i])
+            return error_code();
+    }
+    return GM_OK;
+}
+
+/* After a run on a device. */
+static gm_status read_results(const gm_step *st) {
+    const gm_array *const roots[3] = {st->logits, st->sums, st->best};
+    if (!st->model->device)
+        return GM_OK;
+    for (int i = 0; i < 3; i++)
+        if (st->here[i])
+            GM_TRY(device_copy(st->model->device, array_ptr(st->here[i]), array_ptr(roots[i]),
+                               (size_t)roots[i]->size * array_item(roots[i])));
+    return device_await(st->model->device);
+}
+
 static gm_status make_plan(gm_step *st) {
     const int64_t blocks = *st->batch->view.n_blocks;
     release_roots(st);
     if (blocks > st->batch->max_blocks)
         st->batch->max_blocks = blocks + blocks / 2 + 2;
-    const int before = device_enter(0); /* models are on the processor */
+    const int before = device_enter(st->model->device);
     const gm_status built = build(st);
     device_enter(before);
     GM_TRY(built);
     GM_TRY(capture(st));
+    GM_TRY(place_results(st));
     st->in_rows = model_in_rows(st->model);
     return GM_OK;
 }
@@ -189,14 +223,15 @@ static gm_status start_run(gm_step *st) {
     if (!plan_fits(st))
         GM_TRY(make_plan(st));
     GM_TRY(model_begin_pass(st->model));
+    GM_TRY(batch_state_send(st->batch));
     queue_profile(plan_queue(st->plan), st->profile);
-    queue_start(plan_queue(st->plan), st->model->threads);
+    queue_begin(plan_queue(st->plan), st->model->threads);
     st->running = true;
     return GM_OK;
 }
 
-static void end_run(gm_step *st) {
-    queue_finish(plan_queue(st->plan));
+static void end_run(gm_step *st, bool failed) {
+    queue_end(plan_queue(st->plan), failed);
     run_unlock();
     st->running = false;
 }
@@ -212,9 +247,9 @@ void step_abandon(gm_step *st) {
         st->packing = false;
         return;
     }
-    queue_cancel(plan_queue(st->plan));
-    queue_step(plan_queue(st->plan), 0);
-    end_run(st);
+    queue_give_up(plan_queue(st->plan));
+    run_unlock();
+    st->running = false;
 }
 
 void step_free(gm_step *st) {
@@ -240,7 +275,10 @@ gm_status step_fill(gm_step *st, int sequence, gm_cache *cache, const int32_t *t
     for (int i = 0; i < st->model->layout.n_slots; i++) {
         gm_cache_address arrays[2];
         cache_addresses(cache, i, arrays);
-        batch_state_set_cache(st->batch, sequence, i, arrays);
+        if (st->model->device)
+            GM_TRY(batch_state_set_blocks(st->batch, sequence, i, arrays, cache_blocks(cache, i)));
+        else
+            batch_state_set_cache(st->batch, sequence, i, arrays);
     }
     return GM_OK;
 }
@@ -286,12 +324,14 @@ gm_status step_run(gm_step *st, int slice_ms) {
             return status;
         }
     }
-    status = queue_step(plan_queue(st->plan), slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0);
+    status = queue_go_on(plan_queue(st->plan), slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0);
+    if (status == GM_OK)
+        status = read_results(st);
     if (status != GM_AGAIN)
-        end_run(st);
+        end_run(st, status != GM_OK);
     return status;
 }
 
-const float *step_logits(const gm_step *st) { return array_ptr(st->logits); }
-const float *step_logsumexp(const gm_step *st) { return array_ptr(st->sums); }
-const uint32_t *step_argmax(const gm_step *st) { return array_ptr(st->best); }
+const float *step_logits(const gm_step *st) { return array_ptr(st->here[0]); }
+const float *step_logsumexp(const gm_step *st) { return array_ptr(st->here[1]); }
+const uint32_t *step_argmax(const gm_step *st) { return array_ptr(st->here[2]); }

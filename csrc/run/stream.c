@@ -420,7 +420,7 @@ gm_array *gm_stream_activation(gm_scope *s, const gm_stream *st, size_t i) {
         return gm_fail(GM_ESTATE, "stream: there are no activations before the first token"), NULL;
     if (!gm_model_activation(st->session->model, st->taps->reads[i], read->shape[0], &info))
         return NULL;
-    return gm_array_from(s, info.dtype, info.ndim, info.shape, array_ptr(read));
+    return taps_value(s, read, &info);
 }
 
 gm_status gm_stream_sample(gm_stream *st, const float *logits, const uint32_t *allowed, gm_token *token) {

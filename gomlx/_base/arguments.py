@@ -127,7 +127,7 @@ ELSEWHERE = {
     "kv_bits": "load(kv_dtype='q8_0') holds keys and values in 8 bits",
     "echo": "model.score(text) gives the log probabilities of a prompt",
     "return_tensors": "encode(text, as_arrays=True) gives an array of NumPy",
-} | dict.fromkeys(("n_gpu_layers", "device", "device_map"), "Everything runs on the CPU")
+} | dict.fromkeys(("n_gpu_layers", "device_map"), "load(device='cuda') puts all of a model on a GPU")
 
 
 def hint(name, names):

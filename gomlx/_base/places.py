@@ -1,4 +1,4 @@
-"""Where models are: on the processor, whatever the default device is."""
+"""What is computed on the processor, whatever the default device is: training, and what goes with it."""
 from __future__ import annotations
 
 import functools

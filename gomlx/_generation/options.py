@@ -52,6 +52,7 @@ class LoadOptions(TypedDict, total=False):
     progress: Progress
     adapter_path: str | os.PathLike[str] | Adapter | Sequence[str | os.PathLike[str] | Adapter] | None
     fits: Literal["error", "warn", "ignore"]
+    device: str | None
 
 
 class SamplingFields(TypedDict, total=False):

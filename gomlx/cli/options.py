@@ -47,6 +47,8 @@ def model():
     made.add_argument("--adapter", action="append", metavar="PATH",
                       help="an adapter's folder or file (PEFT, mlx-lm, GGUF); may be given several times, they add up "
                       "(train: the one to go on from)")
+    made.add_argument("--device", metavar="NAME",
+                      help="cpu, cuda or cuda:1 (a GPU), or auto: what fits (default: cpu)")
     made.add_argument("--kv-dtype", choices=("float32", "float16", "bfloat16", "q8_0"), help="of the KV cache")
     return made
 
@@ -144,6 +146,8 @@ def load(args, **more):
     others = {"python": args.python} if args.python is not None else {}
     if args.adapter:
         others["adapter_path"] = args.adapter
+    if args.device is not None:
+        others["device"] = args.device
     return gomlx.load(args.model, context_length=args.context, context_policy=args.context_policy, dtype=args.dtype,
                       kv_dtype=args.kv_dtype, activations=args.activations, threads=args.threads, backend=args.backend,
                       fits=args.fits, **others, **more)

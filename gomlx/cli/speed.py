@@ -54,7 +54,8 @@ def prompt(text):
     return int(text) if text.isascii() and text.isdigit() else text
 
 
-SETTINGS = {"model": str, "threads": int, "context_length": int, "activations": str, "dtype": str, "kv_dtype": str}
+SETTINGS = {"model": str, "threads": int, "context_length": int, "activations": str, "dtype": str, "kv_dtype": str,
+            "device": str}
 CACHE_SETTINGS = {"entries": int, "min_tokens": int, "max_bytes": int}
 
 
@@ -141,7 +142,7 @@ def bench(args):
 def beside(args, settings):
     """The model again, or another one, with other settings than the options say."""
     given = {"context_length": args.context, "dtype": args.dtype, "kv_dtype": args.kv_dtype,
-             "activations": args.activations, "threads": args.threads, "fits": args.fits,
+             "activations": args.activations, "threads": args.threads, "fits": args.fits, "device": args.device,
              "context_policy": args.context_policy} | settings
     return gomlx.load(given.pop("model", args.model), **given)
 

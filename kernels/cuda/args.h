@@ -337,6 +337,19 @@ typedef struct {
     float alpha, limit;
 } cuda_packed_args;
 
+/* Mixtures: of each pair of token and expert a row of `units`, [tokens, top_k, inner]. What a product reads is rounded
+ * to bfloat16 first, or not. */
+typedef struct {
+    float *out, *units;
+    const float *x, *weights;
+    const int32_t *ids;
+    cuda_matrix gate, up, down; /* stacks, of `experts` */
+    int64_t tokens, top_k, experts, dim, inner, out_dim;
+    int32_t glu;
+    float alpha, limit;
+    bool round_gate, round_up, round_down;
+} cuda_experts_args;
+
 /* ---- decoders: those of the contract, which hold no pointer to memory of the host ---- */
 typedef struct {
     gm_glu_args glu;

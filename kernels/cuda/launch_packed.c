@@ -101,3 +101,38 @@ bool cuda_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
     if (a->gate.in_rows || a->up.in_rows) return r->lack(r, IN_ROWS);
     return r->launch(r, launch_packed_glu, a, sizeof *a, n, 0, 0);
 }
+
+/* ---- mixtures of experts ---- */
+static cuda_matrix stack_of(const gm_matrix_stack *w) { return (cuda_matrix){w->data, w->bias, format_of(w->format)}; }
+static void launch_experts(const void *args, int64_t begin, int64_t end) {
+    const cuda_experts_args *p = args;
+    const int64_t warps = CUDA_THREADS / 32;
+    (void)begin;
+    cuda_start(CUDA_expert_units, end * p->top_k * blocks_of(p->inner, warps), CUDA_THREADS, 0, p);
+    cuda_start(CUDA_expert_sums, end * blocks_of(p->out_dim, warps), CUDA_THREADS, 0, p);
+}
+bool cuda_experts(gm_recorder *r, const gm_experts_args *a, int64_t n) {
+    cuda_experts_args p = {.out = a->out,
+                           .x = a->x,
+                           .weights = a->weights,
+                           .ids = a->ids,
+                           .gate = stack_of(&a->gate),
+                           .up = stack_of(&a->up),
+                           .down = stack_of(&a->down),
+                           .tokens = n,
+                           .top_k = a->top_k,
+                           .experts = a->experts,
+                           .dim = a->dim,
+                           .inner = a->inner,
+                           .out_dim = a->out_dim,
+                           .glu = (int32_t)a->act,
+                           .alpha = a->alpha,
+                           .limit = a->limit,
+                           .round_gate = a->gate.form == GM_FORM_BF16,
+                           .round_up = a->up.form == GM_FORM_BF16,
+                           .round_down = a->down.form == GM_FORM_BF16};
+    if (a->gate.form == GM_FORM_INT8 || a->up.form == GM_FORM_INT8 || a->down.form == GM_FORM_INT8)
+        return r->lack(r, INT8_ROWS);
+    p.units = r->workspace(r, (size_t)(n * a->top_k * a->inner) * sizeof(float));
+    return p.units && r->launch(r, launch_experts, &p, sizeof p, n, 0, 0);
+}

@@ -1,5 +1,5 @@
-/* packed.cu - packed matrices of every format: rows into them, single rows out of them, and products of float32 and
- * bfloat16 rows in float32. */
+/* packed.cu - packed matrices of every format: rows into them, single rows out of them, products of float32 and
+ * bfloat16 rows in float32, and mixtures of experts. */
 #include "formats.cuh"
 #include "units.cuh"
 
@@ -118,4 +118,53 @@ KERNEL(gm_packed_product, cuda_packed_args, CUDA_THREADS) {
         if (a.glu != CUDA_NO_GLU) value = glu_value(a.glu, a.alpha, a.limit, value, ups.of[t]);
         store_float(a.out, at, value, a.out_type);
     }
+}
+
+/* ---- mixtures of experts: an element of a pair of token and expert is a warp's, summed as products are ---- */
+DEVICE float as_read(float x, bool rounds) { return rounds ? widen<GM_T_BF16>(narrow<GM_T_BF16>(x)) : x; }
+/* Row `row` of a stack times a vector, and its bias; in all lanes. */
+DEVICE_CALL float expert_row(const cuda_matrix &w, int64_t row, int64_t k, const float *x, bool rounds) {
+    const uint8_t *p = (const uint8_t *)w.data + row * (k / w.format.values * w.format.bytes);
+    const int lane = thread_index() % WARP;
+    float sum = 0;
+    with_row(w.format, p, [&](const auto &values) {
+        for (int64_t i = lane * 8; i + 8 <= k; i += WARP * 8) {
+            float weight[8];
+            values.eight(i, weight);
+            UNROLL for (int j = 0; j < 8; j++)
+                sum = fmaf(as_read(x[i + j], rounds), weight[j], sum);
+        }
+    });
+    if (k / 8 % WARP == lane)
+        for (int64_t i = k / 8 * 8; i < k; i++)
+            sum = fmaf(as_read(x[i], rounds), load_float(p, i, w.format.scale_type), sum);
+    for (int step = WARP / 2; step > 0; step /= 2) sum += lane_xor(sum, step);
+    return w.bias ? sum + w.bias[row] : sum;
+}
+DEVICE int64_t expert_of(const cuda_experts_args &a, int64_t pair) {
+    const int64_t e = a.ids[pair];
+    return e < 0 ? 0 : e < a.experts ? e : a.experts - 1;
+}
+KERNEL(gm_expert_units, cuda_experts_args, CUDA_THREADS) {
+    const int64_t warps = CUDA_THREADS / WARP, blocks = (a.inner + warps - 1) / warps, pair = block_index() / blocks;
+    const int64_t at = block_index() % blocks * warps + thread_index() / WARP;
+    if (at >= a.inner) return;
+    const int64_t row = expert_of(a, pair) * a.inner + at;
+    const float *x = a.x + pair / a.top_k * a.dim;
+    const float gate = expert_row(a.gate, row, a.dim, x, a.round_gate);
+    const float up = expert_row(a.up, row, a.dim, x, a.round_up);
+    if (thread_index() % WARP == 0) a.units[pair * a.inner + at] = glu_value(a.glu, a.alpha, a.limit, gate, up);
+}
+/* The pairs of a token in their order. */
+KERNEL(gm_expert_sums, cuda_experts_args, CUDA_THREADS) {
+    const int64_t warps = CUDA_THREADS / WARP, blocks = (a.out_dim + warps - 1) / warps;
+    const int64_t token = block_index() / blocks, at = block_index() % blocks * warps + thread_index() / WARP;
+    if (at >= a.out_dim) return;
+    float sum = 0;
+    for (int64_t pair = token * a.top_k; pair < (token + 1) * a.top_k; pair++) {
+        const int64_t row = expert_of(a, pair) * a.out_dim + at;
+        const float made = expert_row(a.down, row, a.inner, a.units + pair * a.inner, a.round_down);
+        sum = fmaf(a.weights[pair], made, sum);
+    }
+    if (thread_index() % WARP == 0) a.out[token * a.out_dim + at] = sum;
 }

@@ -1,5 +1,5 @@
 /* packed_checks.h - checks of packed matrices: every format of quants.def, rows into them and out of them bit for bit,
- * and products, each row of which has the bits that it has alone. */
+ * products and mixtures of experts, each row of which has the bits that it has alone. */
 #ifndef GOMLX_TESTS_PACKED_CHECKS_H
 #define GOMLX_TESTS_PACKED_CHECKS_H
 #include "layer_checks.h"
@@ -227,5 +227,68 @@ static void check_packed_glu(void) {
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int c = 0; c < 1 + cases / 30; c++, free_memory())
             packed_glu_case(format, c);
+}
+
+/* ---- mixtures of experts ---- */
+static void fill_stack(gm_matrix_stack *h, gm_matrix_stack *d, int format, int64_t experts, int64_t rows, int64_t k,
+                       bool rounded, bool biased) {
+    const size_t each = (size_t)contracts_cpu.packed_bytes(host_recorder.kernels, format, rows, k);
+    const size_t there = (size_t)(rows * (k / gm_quants[format].values) * gm_quants[format].bytes);
+    const operand all = operand_of((each > there ? each : there) * (size_t)experts);
+    const operand bias = random_operand(experts * rows, GM_T_F32, SMALL);
+    for (int64_t e = 0; e < experts; e++) {
+        const packed_pair w = random_packed(format, rows, k, false);
+        memcpy(all.host + (size_t)e * each, w.packed.host, each);
+        copy_bytes(all.device + (size_t)e * there, w.file.device, there); /* rows as the file has them */
+    }
+    *h = (gm_matrix_stack){.data = all.host,
+                           .format = format,
+                           .bias = biased ? floats_of(bias.host) : NULL,
+                           .form = rounded ? GM_FORM_BF16 : GM_FORM_F32};
+    *d = *h;
+    d->data = all.device;
+    d->bias = biased ? floats_of(bias.device) : NULL;
+}
+static void experts_case(int format, int c) {
+    const int64_t experts = 1 + below(6), top_k = 1 + below(experts < 4 ? experts : 4), tokens = 1 + below(12);
+    const bool rounded = format == GM_QUANT_bf16 && c % 2;
+    const int64_t dim = random_k(format), inner = random_k(format), out_dim = 1 + below(40);
+    const operand x = random_operand(tokens * dim, GM_T_F32, SMALL), ids = random_positions(tokens * top_k, experts);
+    const operand weights = random_operand(tokens * top_k, GM_T_F32, SMALL);
+    const operand out = operand_of((size_t)(tokens * out_dim) * 4);
+    gm_experts_args h = {.out = floats_of(out.host),
+                         .x = floats_of(x.host),
+                         .weights = floats_of(weights.host),
+                         .ids = ints_of(ids.host),
+                         .top_k = top_k,
+                         .experts = experts,
+                         .dim = dim,
+                         .inner = inner,
+                         .out_dim = out_dim,
+                         .act = (gm_glu_kind)(c % 3),
+                         .alpha = 1.702f,
+                         .limit = 7},
+                    d = h;
+    fill_stack(&h.gate, &d.gate, format, experts, inner, dim, rounded, c % 2);
+    fill_stack(&h.up, &d.up, format, experts, inner, dim, rounded, c % 2);
+    fill_stack(&h.down, &d.down, format, experts, out_dim, inner, rounded, c % 2);
+    d.out = floats_of(out.device), d.x = floats_of(x.device), d.weights = floats_of(weights.device);
+    d.ids = ints_of(ids.device);
+    RUN_BOTH(experts, h, d, tokens, out, (size_t)(tokens * out_dim) * 4);
+    compare_out(gm_quants[format].doc, out, tokens * out_dim, GM_T_F32, rounded ? 65536 : 1024,
+                fmax(largest_of(out, tokens * out_dim, GM_T_F32), 1));
+    const int64_t t = below(tokens); /* alone */
+    const operand alone = operand_of((size_t)out_dim * 4), all = operand_of((size_t)out_dim * 4);
+    copy_bytes(all.host, out.device + t * out_dim * 4, (size_t)out_dim * 4);
+    d.out = floats_of(alone.device), d.x += t * dim, d.weights += t * top_k, d.ids += t * top_k;
+    if (!device_cuda.contracts->experts(&device_recorder, &d, 1))
+        failed++;
+    copy_bytes(alone.host, alone.device, (size_t)out_dim * 4);
+    compare("alone", all.host, alone.host, out_dim * 4, GM_T_U8, 0, 0);
+}
+static void check_experts(void) {
+    for (int format = 0; format < GM_QUANT_COUNT; format++)
+        for (int c = 0; c < 2 + cases / 30; c++, free_memory())
+            experts_case(format, c);
 }
 #endif

@@ -1,10 +1,12 @@
 """What only a card can show: other libraries on it, the same bits again and again, how soon Ctrl-C ends its work. Each
 test is a process. GOMLX_TEST_RUNS: how often the same is computed (30)."""
 import os
+import subprocess
 import sys
 
 import pytest
 from gpu_programs import FORK, run_program
+from places import ROOT
 
 import gomlx.core as mx
 
@@ -149,3 +151,13 @@ def test_an_index_out_of_range():
         said = fails(lambda: mx.eval(x[mx.array([3, 12])]), IndexError)
         assert "12" in said and x[mx.array([3])].tolist() == [3]
     """)
+
+
+def test_models():
+    """The packaged one, and the shared ones where there are any: card_models.py says what has to be true."""
+    shared = os.environ.get("GOMLX_SHARED") or os.path.join(os.path.dirname(ROOT), "shared")
+    folders = [os.path.join(shared, "data", "models")] if os.path.isdir(shared) else []
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "cuda", "card_models.py"), *folders], cwd=ROOT,
+                          text=True, env={**os.environ, "GOMLX_DEVICE": "cuda"}, capture_output=True, timeout=580)
+    sys.stdout.write(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr

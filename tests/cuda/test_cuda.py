@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from architectures import Golden
 from fake_driver import build_fake_blaslt, build_fake_driver, write_kernels
 from gpu_programs import FORK, run_program
 from places import ROOT
@@ -384,6 +385,58 @@ def test_a_cublaslt_that_has_no_algorithm_or_is_something_else(run, run_blaslt):
         assert "no cuBLASLt: the library that was found has no cublasLtCreate" in mx.device_info()["libraries"]
         assert (mx.ones((64, 64)) @ mx.ones((64, 64))).sum().item() == 64 ** 3
     """, GOMLX_CUDA_BLASLT="libm.so.6")
+
+
+# ---- models ----
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["llama", "qwen3_moe", "qwen3_next", "gemma4, experts", "gpt_oss"])
+def test_a_model(run, tmp_path, case):
+    """Within 1e-5 of the processor, greedy tokens the same; sequences together, parts of a prompt and what goes on from
+    the other side have the bits that they have alone."""
+    path = Golden().save(str(tmp_path), case)
+    run(f"""
+        models = [gomlx._gomlx.load_model({path!r}, device=device, activations="float32") for device in (0, 1)]
+        ids = {Golden().ids(case)[:13]!r}
+        cpu, gpu = (np.array(model.logits([ids])[0], dtype=np.float64) for model in models)
+        away = np.sqrt(((gpu - cpu) ** 2).mean() / (cpu ** 2).mean())
+        assert 0 < away < 1e-5, away
+        assert np.array_equal(gpu, np.array(models[1].logits([ids[:7], ids, ids[:1]])[1]))
+
+        def go_on(session, ids, n=6):
+            return [(e.id, np.float32(e.logprob).tobytes()) for e in
+                    gomlx._gomlx.stream(session, None, ids, max_tokens=n) if e.id >= 0]
+
+        sessions = [model.new_session() for model in models]
+        here, there = (go_on(session, ids) for session in sessions)
+        assert [e[0] for e in here] == [e[0] for e in there]
+        parts = models[1].new_session()
+        go_on(parts, ids[:5], 0)
+        assert go_on(parts, ids) == there
+        saved = sessions[1].save()
+        assert models[0].restore_session(saved).save() == saved
+        again = models[1].restore_session(saved)
+        assert go_on(again, again.ids) == go_on(sessions[1], sessions[1].ids)
+        print(away)
+    """)
+
+
+@pytest.mark.slow
+def test_the_packaged_model(run):
+    """Its formats, rows that are rounded as well, a cache in eight bits, and what a GPU does not have."""
+    run("""
+        said = fails(lambda: gomlx.load(device="cuda", activations="int8"), ValueError)
+        assert "int8" in said and "the processor's" in said, said
+        out = {}
+        for device in ("cpu", "cuda"):
+            with gomlx.load(device=device, activations="float32", kv_dtype="q8_0") as model:
+                ids = model.tokenizer.encode_prompt("Once upon a time")
+                out[device] = np.array(model.logits(ids)), model.info["placement"]
+                weights = np.array(model._engine.weight("model.layers.0.mlp.up_proj.weight"))
+                assert np.array_equal(weights, out.setdefault("weights", weights))
+        (cpu, _), (gpu, placed) = out["cpu"], out["cuda"]
+        assert placed["device_name"] == "a card that is not there"
+        assert np.sqrt(((gpu - cpu) ** 2).mean() / (cpu ** 2).mean()) < 1e-3        # roundings of keys may differ
+    """)
 
 
 # ---- programs in C, under sanitizers ----

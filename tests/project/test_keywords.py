@@ -121,7 +121,7 @@ def test_load_names_the_option_that_may_have_been_meant():
      r"'stream'. What is returned is a stream: iterate .* read\(\) all"),
     (lambda model: gomlx.load(n_ctx=512), r"has no option n_ctx. Did you mean 'context_length'\?"),
     (lambda model: gomlx.load(model_path="x.gguf"), r"has no option model_path. Did you mean 'path_or_name'\?"),
-    (lambda model: gomlx.load(device="cuda"), "has no option device. Everything runs on the CPU"),
+    (lambda model: gomlx.load(device_map="auto"), r"has no option device_map. load\(device='cuda'\) puts all of"),
     (lambda model: optim.SGD(lr=0.1), r"'lr'. Did you mean 'learning_rate'\?"),
     (lambda model: model.tokenizer("a", return_tensors="np"), r"'return_tensors'. encode\(text, as_arrays=True\)")])
 def test_names_of_other_libraries_are_told_with_those_of_this_one(call, told):

@@ -1,7 +1,9 @@
 /* batch_state.c - see batch_state.h. */
 #include "ops/layers/batch_state.h"
 #include <string.h>
+#include "base/grow.h"
 #include "base/memory.h"
+#include "core/device.h"
 #include "ops/ops.h"
 
 static gm_status measure(const int32_t *counts, int n_sequences, gm_batch_shape *shape) {
@@ -38,7 +40,19 @@ static void fill(const gm_batch_shape *s, const gm_batch_view *v, const int32_t 
 /* n numbers of the block as an array. */
 static gm_array *part(const gm_batch_state *b, const int32_t *numbers, int64_t n) {
     const gm_spec spec = {.dtype = GM_INT32, .ndim = 1, .shape = {n}};
-    return array_data(NULL, &spec, b->block->buf, (const char *)numbers - (const char *)b->block->buf->data);
+    return array_data(NULL, &spec, b->block->buf, (const char *)numbers - (const char *)b->view.caches);
+}
+
+static gm_status make_parts(gm_batch_state *b) {
+    b->tokens = part(b, b->view.tokens, b->shape.rows);
+    b->positions = part(b, b->view.positions, b->shape.rows);
+    b->last = part(b, b->view.last, b->shape.sequences);
+    return b->tokens && b->positions && b->last ? GM_OK : error_code();
+}
+static void release_parts(const gm_batch_state *b) {
+    gm_release(b->tokens);
+    gm_release(b->positions);
+    gm_release(b->last);
 }
 
 gm_status batch_state_new(const int32_t *counts, int n_sequences, int n_slots, int kv_type, gm_batch_state **out) {
@@ -56,10 +70,7 @@ gm_status batch_state_new(const int32_t *counts, int n_sequences, int n_slots, i
     b->kv_type = kv_type;
     b->view = batch_view(array_ptr(b->block), &shape);
     fill(&shape, &b->view, counts);
-    b->tokens = part(b, b->view.tokens, shape.rows);
-    b->positions = part(b, b->view.positions, shape.rows);
-    b->last = part(b, b->view.last, shape.sequences);
-    if (!b->tokens || !b->positions || !b->last) {
+    if (make_parts(b) != GM_OK) {
         batch_state_free(b);
         return error_code();
     }
@@ -70,11 +81,30 @@ gm_status batch_state_new(const int32_t *counts, int n_sequences, int n_slots, i
 void batch_state_free(gm_batch_state *b) {
     if (!b)
         return;
-    gm_release(b->tokens);
-    gm_release(b->positions);
-    gm_release(b->last);
+    release_parts(b);
     gm_release(b->block);
+    gm_release(b->host);
+    memory_free(b->tables);
+    memory_free(b->paged);
+    buffer_release(b->sent);
     memory_free(b);
+}
+
+gm_status batch_state_place(gm_batch_state *b, int number) {
+    if (!number)
+        return GM_OK;
+    gm_buffer *there = buffer_new_on(number, (size_t)b->block->size);
+    gm_array *twin = there ? array_moved(b->block, there, 0) : NULL;
+    buffer_release(there);
+    if (!twin || !(b->paged = memory_zeroed((size_t)b->shape.slots * sizeof *b->paged + 1))) {
+        gm_release(twin);
+        return error_code();
+    }
+    release_parts(b);
+    b->device = number;
+    b->host = b->block;
+    b->block = twin;
+    return make_parts(b);
 }
 
 void batch_state_set_rows(gm_batch_state *b, int sequence, const int32_t *tokens, int64_t position) {
@@ -91,6 +121,60 @@ void batch_state_set_rows(gm_batch_state *b, int sequence, const int32_t *tokens
 void batch_state_set_cache(gm_batch_state *b, int sequence, int slot, const gm_cache_address arrays[2]) {
     for (int i = 0; i < 2; i++)
         batch_caches(&b->view, &b->shape, slot, i)[sequence] = arrays[i];
+}
+
+gm_status batch_state_set_blocks(gm_batch_state *b, int sequence, int slot, const gm_cache_address arrays[2],
+                                 int64_t blocks) {
+    gm_cache_address at[2] = {arrays[0], arrays[1]};
+    if (sequence == 0 && slot == 0)
+        b->n_tables = 0;
+    b->paged[slot] = blocks > 0;
+    if (blocks > 0)
+        GM_TRY(grow_array(&b->tables, b->n_tables, &b->tables_capacity, 2 * (size_t)blocks, sizeof *b->tables));
+    for (int i = 0; i < 2 && blocks > 0; i++) {
+        memcpy(b->tables + b->n_tables, arrays[i].blocks, (size_t)blocks * sizeof *b->tables);
+        at[i].blocks = (void *const *)(b->n_tables * sizeof *b->tables);
+        b->n_tables += (size_t)blocks;
+    }
+    batch_state_set_cache(b, sequence, slot, at);
+    return GM_OK;
+}
+
+/* Places in the tables become addresses. */
+static void point_to_tables(gm_batch_state *b) {
+    for (int slot = 0; slot < b->shape.slots; slot++)
+        for (int i = 0; i < 2 * b->shape.sequences && b->paged[slot]; i++) {
+            gm_cache_address *at = &batch_caches(&b->view, &b->shape, slot, 0)[i];
+            at->blocks = (void *const *)((char *)b->sent->data + (size_t)at->blocks);
+        }
+}
+
+/* Before a failure is told. */
+static void await_copies(int number) {
+    gm_error cause, ignored;
+    gm_take_error(&cause);
+    if (device_await(number) != GM_OK)
+        gm_take_error(&ignored);
+    error_restore(cause.code, cause.os_errno, cause.text);
+}
+
+gm_status batch_state_send(gm_batch_state *b) {
+    const size_t bytes = b->n_tables * sizeof *b->tables;
+    if (!b->device)
+        return GM_OK;
+    if (bytes && (!b->sent || b->sent->bytes < bytes)) {
+        buffer_release(b->sent);
+        if (!(b->sent = buffer_new_on(b->device, 2 * bytes)))
+            return error_code();
+    }
+    point_to_tables(b);
+    GM_TRY(device_copy(b->device, array_ptr(b->block), b->view.caches, (size_t)batch_bytes(&b->shape)));
+    if (!bytes)
+        return GM_OK;
+    const gm_status status = device_copy(b->device, b->sent->data, b->tables, bytes);
+    if (status != GM_OK)
+        await_copies(b->device);
+    return status;
 }
 
 gm_status batch_state_check(const char *op, const gm_array *block, const gm_batch_shape *shape, int64_t rows,

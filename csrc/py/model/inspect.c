@@ -30,7 +30,7 @@ static bool read_edit(module_state *state, PyObject *item, gm_edit *out) {
     if (host && !made)
         return true;
     gm_release(out->value);
-    out->value = host; /* models are on the processor */
+    out->value = host; /* which plans read */
     return host != NULL;
 }
 

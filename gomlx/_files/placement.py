@@ -1,0 +1,71 @@
+"""Which device a model is on: what load(device=) asks for, and what fits where it leaves the choice."""
+from __future__ import annotations
+
+import logging
+import re
+
+from gomlx import _gomlx
+from gomlx._base import arguments
+from gomlx._files import memory_plan
+
+log = logging.getLogger("gomlx")
+
+SHARE = 0.9                     # of a GPU's free memory, that a model and its caches may take by themselves
+LEAST_BYTES = 64 << 20          # of weights: smaller models are faster on the processor
+NAME = re.compile(r"(?:cuda|gpu)(?::(\d{1,4}))?", re.ASCII)
+
+
+def check(device: object) -> None:
+    """ValueError unless it is None, "auto", "cpu", "cuda" or "cuda:N"; TypeError unless None or text."""
+    if device is None:
+        return
+    arguments.text("device", device, "\"auto\", \"cpu\", \"cuda\" or \"cuda:N\"")
+    if device not in ("auto", "cpu") and not NAME.fullmatch(device):
+        raise ValueError(f"device: got {device!r}, expected 'auto', 'cpu', 'cuda' or 'cuda:N'")
+
+
+def name_of(number: int) -> str:
+    """0: "cpu"; 1 + i: "cuda:i"."""
+    return f"cuda:{number - 1}" if number else "cpu"
+
+
+def described(number: int, why: str) -> dict[str, str]:
+    """What model.info["placement"] says."""
+    said = {"device": name_of(number), "why": why}
+    return {**said, "device_name": _gomlx._describe_device(number)["device_name"]} if number else said
+
+
+def choose(device: str | None, path: str, *, context_length: int | None, dtype: object, kv_dtype: object,
+           ) -> tuple[int, str]:
+    """The number of the device, and why. ValueError or gomlx.Error where a GPU that is asked for by name cannot be
+    used; "auto" says in the log what it has chosen, and why."""
+    if device is None or device == "cpu":
+        return 0, "the default" if device is None else "as asked for"
+    if device != "auto":
+        index = int(NAME.fullmatch(device)[1] or 0)
+        count, why = _gomlx._device_count()
+        if count == 0:
+            raise ValueError(f"device: there is no GPU that can be used: {why}")
+        if index >= count:
+            raise ValueError(f"device: there is no {device}: there are {count}, counted from 0")
+        _gomlx._open_device(index + 1)
+        return index + 1, "as asked for"
+    number, why = _automatic(path, context_length, dtype, kv_dtype)
+    log.info("%s is placed on %s: %s", path, name_of(number), why)
+    return number, why
+
+
+def _automatic(path, context_length, dtype, kv_dtype):
+    count, why = _gomlx._device_count()
+    if count == 0:
+        return 0, why
+    try:
+        _gomlx._open_device(1)
+        free = _gomlx._describe_device(1)["free"]
+        plan = memory_plan.plan_memory(path, context=context_length, dtype=dtype, kv_dtype=kv_dtype,
+                                       budget=int(SHARE * free))
+    except (_gomlx.Error, OSError, ValueError, TypeError, NotImplementedError) as error:
+        return 0, str(error)
+    if plan.weight_bytes < LEAST_BYTES:
+        return 0, f"weights {memory_plan.size(plan.weight_bytes)} are less than {memory_plan.size(LEAST_BYTES)}"
+    return (1 if plan.fits else 0), plan.why
