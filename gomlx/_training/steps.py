@@ -275,6 +275,7 @@ class TrainingRun(Iterator[Step]):
 
     # ---- the folder ----
 
+    @on_the_processor
     def _meet(self):
         """All that train together have begun the same."""
         state = hashlib.blake2b()

@@ -330,8 +330,8 @@ def test_the_program_for_cards(library):
 
 def test_the_command_line(library):
     def said(*options):
-        done = subprocess.run([sys.executable, "-m", "gomlx", "generate", "Once upon a time", "-n", "8", "-t", "0",
-                               "--json", *options], cwd=ROOT, text=True, capture_output=True, timeout=120,
+        done = subprocess.run([sys.executable, "-P", "-m", "gomlx", "generate", "Once upon a time", "-n", "8", "-t",
+                               "0", "--json", *options], cwd=ROOT, text=True, capture_output=True, timeout=120,
                               env={**os.environ, "GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": ""})
         return done.returncode, done.stdout, done.stderr
 
