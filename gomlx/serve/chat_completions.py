@@ -17,13 +17,14 @@ from gomlx.serve.jobs import Arrived, Job
 from gomlx.serve.openai import REASONS, identifier, needs, now, own, samples, token_logprobs, usage
 from gomlx.serve.sse import EventStream, data, dumps, encoded
 from gomlx.serve.state import Served, State
+from gomlx.serve.tool_options import held, tool_options
 
 FIELDS = Fields(fields.GENERATION | {
     "model": text, "messages": conversation.messages, "max_tokens": integer(0), "max_completion_tokens": integer(0),
     "n": integer(1, fields.MAX_SAMPLES), "stream": flag, "stream_options": mapping, "logprobs": flag,
     "top_logprobs": integer(0, 256), "tools": conversation.tools, "tool_choice": fields.anything,
     "response_format": mapping, "reasoning_effort": text, "chat_template_kwargs": mapping,
-    "thinking_budget": integer(0), "parallel_tool_calls": one_of(True), "store": one_of(False),
+    "thinking_budget": integer(0), "parallel_tool_calls": flag, "store": one_of(False),
     "modalities": lambda name, value: [one_of("text")(name, one) for one in fields.items(name, value)],
     "verbosity": one_of("medium")},
     ignored={"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
@@ -37,10 +38,9 @@ def asked(found: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """(messages, options of Scheduler.chat) of the fields of a request."""
     needs(found, "messages")
     options = fields.options(found)
-    options |= fields.constraint(fields.json_format("response_format", found.get("response_format", {"type": "text"}),
-                                                    "json_schema"),
-                                 fields.structured(found["structured_outputs"]) if "structured_outputs" in found
-                                 else {})
+    options |= fields.constraint(
+        fields.answer_format("response_format", found["response_format"]) if "response_format" in found else {},
+        fields.structured(found["structured_outputs"]) if "structured_outputs" in found else {})
     if "top_logprobs" in found and not found.get("logprobs"):
         raise Refused(400, "top_logprobs: expected logprobs, too", param="top_logprobs")
     variables = dict(found.get("chat_template_kwargs", {}))
@@ -48,9 +48,8 @@ def asked(found: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         options["enable_thinking"] = flag("chat_template_kwargs.enable_thinking", variables.pop("enable_thinking"))
     if "reasoning_effort" in found:
         variables["reasoning_effort"] = found["reasoning_effort"]
-    return found["messages"], options | {
-        "template_args": variables or None, "priority": found.get("priority", 0),
-        "tools": conversation.tool_choice(found.get("tool_choice"), found.get("tools") or None)}
+    return found["messages"], options | tool_options(found) | {
+        "template_args": variables or None, "priority": found.get("priority", 0)}
 
 
 async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
@@ -72,6 +71,8 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
 def submitted(state: State, served: Served, messages: list[dict[str, Any]], options: dict[str, Any]) -> Any:
     """A stream of the scheduler. What its template does not know is refused, so that nothing is ignored."""
     check_variables(served, options)
+    if options["tools"]:
+        options = options | {"tool_choice": held(served.model, options["tools"], options["tool_choice"])}
     return served.scheduler.chat(messages, timeout=state.settings.request_timeout, **options)
 
 

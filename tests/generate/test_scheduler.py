@@ -161,10 +161,11 @@ def test_a_task_that_is_cancelled_frees_its_place(model):
             stream = scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[gate])
             task = asyncio.create_task(read(stream))
             await asyncio.sleep(0.05)           # whether it waits by then or not
-            gate.set()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await task
+                await task                      # though the pass goes on until the gate is open
+            gate.set()
+            await asyncio.to_thread(stream.close)
             assert stream.result.finish_reason == "cancelled"
             assert (await read(scheduler.generate("Two", max_tokens=3)))[-1].finish_reason is not None
             return scheduler.stats
@@ -223,10 +224,10 @@ def test_a_failure_is_that_request_s_alone(model, alone):
 
 def test_a_result_that_cannot_be_made_is_that_request_s_alone(model, alone, monkeypatch):
     """A parser, a type's constructor: what they raise ends their request, and not the scheduler."""
-    def fails(self, finish_reason, error, outcome=Generation._outcome):
+    def fails(self, finish_reason, error, *more, outcome=Generation._outcome):
         if self._seed == 77 and self._ids and error is None:
             raise ZeroDivisionError("a type's")
-        return outcome(self, finish_reason, error)
+        return outcome(self, finish_reason, error, *more)
     monkeypatch.setattr(Generation, "_outcome", fails)
     with model.scheduler() as scheduler:
         broken = scheduler.generate("Once", max_tokens=2, seed=77)
