@@ -65,7 +65,7 @@ def _without(keyword, value):
         kind, opposite, by = OPPOSITES[keyword]
         return False if opposite.startswith("max") and kind != "number" and value + by < 0 else \
             {"type": kind, opposite: value + by}
-    if keyword == "required" and isinstance(value, list):
+    if keyword == "required" and all(isinstance(name, str) for name in value):
         return any_of([{"type": "object", "properties": {name: False}} for name in value])
     if keyword == "properties" and isinstance(value, dict):
         inner = {name: negation(one) for name, one in value.items()}
@@ -80,7 +80,9 @@ def _without(keyword, value):
 
 
 def _other_types(value):
-    kinds = {value} if isinstance(value, str) else set(value)
+    kinds = [value] if isinstance(value, str) else value
+    if not isinstance(kinds, list) or any(one not in (*TYPES, "integer") for one in kinds):
+        return None
     if "integer" in kinds and "number" not in kinds:
         return None                                     # numbers with a fraction: no schema says it
     left = [one for one in TYPES if one not in kinds]

@@ -31,7 +31,7 @@ def test_chains_of_references_are_followed_once(monkeypatch):
     """Each name leads to the next one: the work is that of their number, not of its square."""
     from gomlx import schema
     looked = []
-    monkeypatch.setattr(schema, "_found", lambda root, pointer, found=schema._found: (
+    monkeypatch.setattr(schema, "found_at", lambda root, pointer, found=schema.found_at: (
         looked.append(pointer), found(root, pointer))[1])
     for last in ({}, {"$ref": "#/$defs/0"}):
         names = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(300)} | {"300": last}

@@ -224,10 +224,10 @@ def test_a_failure_is_that_request_s_alone(model, alone):
 
 def test_a_result_that_cannot_be_made_is_that_request_s_alone(model, alone, monkeypatch):
     """A parser, a type's constructor: what they raise ends their request, and not the scheduler."""
-    def fails(self, finish_reason, error, *more, outcome=Generation._outcome):
+    def fails(self, finish_reason, error, has_calls, outcome=Generation._outcome):
         if self._seed == 77 and self._ids and error is None:
             raise ZeroDivisionError("a type's")
-        return outcome(self, finish_reason, error, *more)
+        return outcome(self, finish_reason, error, has_calls)
     monkeypatch.setattr(Generation, "_outcome", fails)
     with model.scheduler() as scheduler:
         broken = scheduler.generate("Once", max_tokens=2, seed=77)
