@@ -89,27 +89,42 @@ def test_chat_completions(client, choice, parallel, allowed, strict, stream, see
           parallel)
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("choice", "parallel", "allowed"), CHOICES)
-def test_responses(client, choice, parallel, allowed):
+def test_responses(client, choice, parallel, allowed, stream):
     choice = {"named": {"type": "function", "name": "weather"}, "allowed": {
         "type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "alarm"}]}
         }.get(choice, choice)
-    made = client.responses.create(model="m", input=ASKED, tool_choice=choice, parallel_tool_calls=parallel, tools=[
-        {"type": "function", "strict": True} | function(name) for name in SCHEMAS], extra_body={"seed": 3})
-    assert made.parallel_tool_calls is parallel and {one.type for one in made.output} == {"function_call"}
-    check([(one.name, json.loads(one.arguments)) for one in made.output], allowed, parallel)
+    asked = {"model": "m", "input": ASKED, "tool_choice": choice, "parallel_tool_calls": parallel, "tools": [
+        {"type": "function", "strict": True} | function(name) for name in SCHEMAS], "extra_body": {"seed": 3}}
+    if stream:
+        with client.responses.stream(**asked) as events:
+            made = events.get_final_response()
+    else:
+        made = client.responses.create(**asked)
+    assert made.parallel_tool_calls is parallel and not made.output_text.strip()
+    check([(one.name, json.loads(one.arguments)) for one in made.output if one.type == "function_call"], allowed,
+          parallel)
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(("choice", "allowed"), [
     ({"type": "any"}, set(SCHEMAS)), ({"type": "tool", "name": "alarm"}, {"alarm"}),
     ({"type": "any", "disable_parallel_tool_use": True}, set(SCHEMAS))])
-def test_messages(other, choice, allowed, strict):
-    made = other.messages.create(model="m", max_tokens=1000, messages=ASKED, tool_choice=choice, tools=[
+def test_messages(other, choice, allowed, strict, stream):
+    asked = {"model": "m", "max_tokens": 1000, "messages": ASKED, "tool_choice": choice, "tools": [
         {"name": name, "input_schema": schema, "strict": strict} for name, schema in SCHEMAS.items()],
-        extra_body={"seed": 3})
-    assert made.stop_reason == "tool_use" and {one.type for one in made.content} == {"tool_use"}
-    check([(one.name, one.input) for one in made.content], allowed, "disable_parallel_tool_use" not in choice)
+        "extra_body": {"seed": 3}}
+    if stream:
+        with other.messages.stream(**asked) as events:
+            made = events.get_final_message()
+    else:
+        made = other.messages.create(**asked)
+    assert made.stop_reason == "tool_use" and not "".join(
+        one.text for one in made.content if one.type == "text").strip()
+    check([(one.name, one.input) for one in made.content if one.type == "tool_use"], allowed,
+          "disable_parallel_tool_use" not in choice)
 
 
 @pytest.mark.parametrize("choice", ["none", "auto", None])
