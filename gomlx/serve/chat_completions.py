@@ -1,6 +1,8 @@
 """POST /v1/chat/completions."""
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +12,7 @@ from gomlx._generation import chat
 from gomlx._generation.model import draw_seed
 from gomlx._generation.streams import Result
 from gomlx.parsing import ANSWER, REASONING
+from gomlx.schema import UnsupportedSchema
 from gomlx.serve import conversation, fields
 from gomlx.serve.errors import Refused
 from gomlx.serve.fields import Fields, flag, integer, mapping, one_of, text
@@ -31,6 +34,7 @@ FIELDS = Fields(fields.GENERATION | {
              "prompt_cache_options", "prediction"},
     refused=dict.fromkeys(("audio", "web_search_options", "moderation"), "is not supported")
     | {"functions": "is not supported, expected tools", "function_call": "is not supported, expected tool_choice"})
+PARAMETERS = "/function/parameters"        # of a tool, its schema
 STREAM_OPTIONS = Fields({"include_usage": flag}, ignored={"include_obfuscation", "continuous_usage_stats"})
 
 
@@ -68,12 +72,19 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
     return voice.whole(await job.read(request.receive))
 
 
-def submitted(state: State, served: Served, messages: list[dict[str, Any]], options: dict[str, Any]) -> Any:
-    """A stream of the scheduler. What its template does not know is refused, so that nothing is ignored."""
+def submitted(state: State, served: Served, messages: list[dict[str, Any]], options: dict[str, Any],
+              parameters: str = PARAMETERS) -> Any:
+    """A stream of the scheduler. What its template does not know is refused, so that nothing is ignored. parameters:
+    where the protocol has a tool's schema, a pointer from the tool."""
     check_variables(served, options)
     if options["tools"]:
         options = options | {"tool_choice": held(served.model, options["tools"], options["tool_choice"])}
-    return served.scheduler.chat(messages, timeout=state.settings.request_timeout, **options)
+    try:
+        return served.scheduler.chat(messages, timeout=state.settings.request_timeout, **options)
+    except UnsupportedSchema as error:
+        raise UnsupportedSchema([
+            replace(one, pointer=re.sub(rf"^(/tools/\d+){PARAMETERS}", rf"\1{parameters}", one.pointer))
+            for one in error.places]) from None
 
 
 def check_variables(served: Served, options: dict[str, Any]) -> None:

@@ -145,7 +145,8 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
     needs(found, "max_tokens")
     messages, options = asked(found)
     options.setdefault("seed", draw_seed())
-    job = await Job.begun(state, request, served, [partial(submitted, state, served, messages, options)])
+    job = await Job.begun(state, request, served, [
+        partial(submitted, state, served, messages, options, "/input_schema")])
     voice = Voice(job)
     if found.get("stream"):
         return EventStream(job, voice)

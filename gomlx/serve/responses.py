@@ -45,7 +45,8 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
     system = [{"role": "system", "content": found["instructions"]}] if "instructions" in found else []
     messages = conversation.messages("input", response_items.joined(system + history))
     options = options_of(found)
-    job = await Job.begun(state, request, served, [partial(submitted, state, served, messages, options)])
+    job = await Job.begun(state, request, served, [
+        partial(submitted, state, served, messages, options, "/parameters")])
     voice = Voice(job, found, body, history)
     if found.get("stream"):
         return EventStream(job, voice)

@@ -171,6 +171,16 @@ def test_refused_before_the_first_byte(client, changes, param, said, stream):
     assert caught.value.param == param
 
 
+def test_places_are_those_of_the_protocol(client, other):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(model="m", input=ASKED, tools=[
+            {"type": "function", "strict": True} | function("weather", NO_GRAMMAR)])
+    assert caught.value.param == "/tools/0/parameters/properties/age"
+    with pytest.raises(anthropic.BadRequestError, match=": /tools/0/input_schema/properties/age: not"):
+        other.messages.create(model="m", max_tokens=5, messages=ASKED, tools=[
+            {"name": "weather", "strict": True, "input_schema": NO_GRAMMAR}])
+
+
 def test_without_llguidance(client, other, monkeypatch):
     """What needs it says how to get it; tools that are offered are offered as ever."""
     monkeypatch.setitem(sys.modules, "llguidance", None)
