@@ -151,7 +151,7 @@ class Request(TokenStream):
             try:
                 await future
             except asyncio.CancelledError:
-                self.close()
+                self.cancel()                   # close() would hold up the event loop until the pass has ended
                 raise
 
     def cancel(self) -> None:

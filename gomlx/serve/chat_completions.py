@@ -1,6 +1,8 @@
 """POST /v1/chat/completions."""
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +12,7 @@ from gomlx._generation import chat
 from gomlx._generation.model import draw_seed
 from gomlx._generation.streams import Result
 from gomlx.parsing import ANSWER, REASONING
+from gomlx.schema import UnsupportedSchema
 from gomlx.serve import conversation, fields
 from gomlx.serve.errors import Refused
 from gomlx.serve.fields import Fields, flag, integer, mapping, one_of, text
@@ -17,19 +20,21 @@ from gomlx.serve.jobs import Arrived, Job
 from gomlx.serve.openai import REASONS, identifier, needs, now, own, samples, token_logprobs, usage
 from gomlx.serve.sse import EventStream, data, dumps, encoded
 from gomlx.serve.state import Served, State
+from gomlx.serve.tool_options import held, tool_options
 
 FIELDS = Fields(fields.GENERATION | {
     "model": text, "messages": conversation.messages, "max_tokens": integer(0), "max_completion_tokens": integer(0),
     "n": integer(1, fields.MAX_SAMPLES), "stream": flag, "stream_options": mapping, "logprobs": flag,
     "top_logprobs": integer(0, 256), "tools": conversation.tools, "tool_choice": fields.anything,
     "response_format": mapping, "reasoning_effort": text, "chat_template_kwargs": mapping,
-    "thinking_budget": integer(0), "parallel_tool_calls": one_of(True), "store": one_of(False),
+    "thinking_budget": integer(0), "parallel_tool_calls": flag, "store": one_of(False),
     "modalities": lambda name, value: [one_of("text")(name, one) for one in fields.items(name, value)],
     "verbosity": one_of("medium")},
     ignored={"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
              "prompt_cache_options", "prediction"},
     refused=dict.fromkeys(("audio", "web_search_options", "moderation"), "is not supported")
     | {"functions": "is not supported, expected tools", "function_call": "is not supported, expected tool_choice"})
+PARAMETERS = "/function/parameters"        # of a tool, its schema
 STREAM_OPTIONS = Fields({"include_usage": flag}, ignored={"include_obfuscation", "continuous_usage_stats"})
 
 
@@ -37,10 +42,9 @@ def asked(found: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """(messages, options of Scheduler.chat) of the fields of a request."""
     needs(found, "messages")
     options = fields.options(found)
-    options |= fields.constraint(fields.json_format("response_format", found.get("response_format", {"type": "text"}),
-                                                    "json_schema"),
-                                 fields.structured(found["structured_outputs"]) if "structured_outputs" in found
-                                 else {})
+    options |= fields.constraint(
+        fields.answer_format("response_format", found["response_format"]) if "response_format" in found else {},
+        fields.structured(found["structured_outputs"]) if "structured_outputs" in found else {})
     if "top_logprobs" in found and not found.get("logprobs"):
         raise Refused(400, "top_logprobs: expected logprobs, too", param="top_logprobs")
     variables = dict(found.get("chat_template_kwargs", {}))
@@ -48,9 +52,8 @@ def asked(found: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         options["enable_thinking"] = flag("chat_template_kwargs.enable_thinking", variables.pop("enable_thinking"))
     if "reasoning_effort" in found:
         variables["reasoning_effort"] = found["reasoning_effort"]
-    return found["messages"], options | {
-        "template_args": variables or None, "priority": found.get("priority", 0),
-        "tools": conversation.tool_choice(found.get("tool_choice"), found.get("tools") or None)}
+    return found["messages"], options | tool_options(found) | {
+        "template_args": variables or None, "priority": found.get("priority", 0)}
 
 
 async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
@@ -69,10 +72,19 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
     return voice.whole(await job.read(request.receive))
 
 
-def submitted(state: State, served: Served, messages: list[dict[str, Any]], options: dict[str, Any]) -> Any:
-    """A stream of the scheduler. What its template does not know is refused, so that nothing is ignored."""
+def submitted(state: State, served: Served, messages: list[dict[str, Any]], options: dict[str, Any],
+              parameters: str = PARAMETERS) -> Any:
+    """A stream of the scheduler. What its template does not know is refused, so that nothing is ignored. parameters:
+    where the protocol has a tool's schema, a pointer from the tool."""
     check_variables(served, options)
-    return served.scheduler.chat(messages, timeout=state.settings.request_timeout, **options)
+    if options["tools"]:
+        options = options | {"tool_choice": held(served.model, options["tools"], options["tool_choice"])}
+    try:
+        return served.scheduler.chat(messages, timeout=state.settings.request_timeout, **options)
+    except UnsupportedSchema as error:
+        raise UnsupportedSchema([
+            replace(one, pointer=re.sub(rf"^(/tools/\d+){PARAMETERS}", rf"\1{parameters}", one.pointer))
+            for one in error.places]) from None
 
 
 def check_variables(served: Served, options: dict[str, Any]) -> None:

@@ -3,10 +3,10 @@ results of tools with the tool's name, and ids of calls that every template acce
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gomlx._generation.tool_calls import DEPTH
+from gomlx._generation.tool_choice import NO_ARGUMENTS
 from gomlx.serve import fields
 from gomlx.serve.errors import Refused
 from gomlx.serve.fields import Fields, anything, flag, mapping, text
@@ -105,7 +105,7 @@ def depth(value: Any) -> int:
 
 
 def tools(name: str, value: Any) -> list[dict[str, Any]]:
-    """OpenAI's tools, checked; strict ones are refused, for calls are not held to their schemas."""
+    """OpenAI's tools, checked; one without parameters takes none."""
     made, names = [], set()
     for i, one in enumerate(fields.items(name, value, MAX_TOOLS)):
         where = f"{name}[{i}]."
@@ -113,21 +113,11 @@ def tools(name: str, value: Any) -> list[dict[str, Any]]:
         if kind != "function":
             raise Refused(400, f"{where}type is {kind!r:.80}, expected 'function'", param=where + "type")
         function = TOOL_FUNCTION.read(TOOL.read(one, where).get("function", {}), where + "function.")
-        if function.pop("strict", False):
-            raise Refused(400, f"{where}function.strict: calls are not held to their schemas", param=where + "strict")
+        if not function.get("strict"):
+            function.pop("strict", None)
         if not function.get("name") or function["name"] in names:
             raise Refused(400, f"{where}function.name: expected a name that no other tool has", param=where + "name")
         names.add(function["name"])
-        made.append({"type": "function", "function": {"description": "", "parameters": {"type": "object",
-                                                      "properties": {}}} | function})
+        made.append({"type": "function", "function": {      # in the order that models have seen
+            "name": "", "description": "", "parameters": NO_ARGUMENTS} | function})
     return made
-
-
-def tool_choice(value: Any, tools: Sequence[Mapping[str, Any]] | None) -> Sequence[Mapping[str, Any]] | None:
-    """The tools that a template is shown."""
-    if value in (None, "auto"):
-        return tools
-    if value == "none":
-        return None
-    raise Refused(400, f"tool_choice is {str(value)!r:.80}, expected 'auto' or 'none': a call cannot be enforced",
-                  param="tool_choice")

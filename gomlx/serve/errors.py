@@ -6,6 +6,7 @@ from typing import Any
 
 from gomlx import _gomlx
 from gomlx._generation.scheduler import QueueFull
+from gomlx.schema import UnsupportedSchema
 
 RETRY_SECONDS = 1
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error",
@@ -41,6 +42,8 @@ def refused(error: BaseException) -> Refused:
         return Refused(429, said, code="queue_full")
     if isinstance(error, _gomlx.ContextLengthExceeded):
         return Refused(400, said, param="messages", code="context_length_exceeded")
+    if isinstance(error, UnsupportedSchema):
+        return Refused(400, said, param=error.places[0].pointer or None)
     if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
         return Refused(503, said, code="timeout")
     if isinstance(error, (ValueError, TypeError, OverflowError, ImportError, RecursionError)):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gomlx._base.arguments import shown
+from gomlx._base.response_format import options_of
 from gomlx._generation.sampling import Sampling
 from gomlx.serve.errors import Refused
 
@@ -181,19 +182,12 @@ def schema(name: str, value: Any) -> Any:
     return value
 
 
-def json_format(name: str, value: Mapping[str, Any], inner: str | None) -> dict[str, Any]:
-    """OpenAI's response_format (and text.format, where inner is None) as an option of generate()."""
-    kind = mapping(name, value).get("type")
-    if kind == "text":
-        return {}
-    if kind == "json_object":
-        return {"schema": {"type": "object"}}
-    if kind != "json_schema":
-        raise wrong(name + ".type", kind, "'text', 'json_object' or 'json_schema'")
-    holder = value if inner is None else mapping(f"{name}.{inner}", value.get(inner))
-    if "schema" not in holder:
-        raise Refused(400, f"{name} has no schema", param=name)
-    return {"schema": schema(name + ".schema", holder["schema"])}
+def answer_format(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """response_format, or the field `name` that is like it, as an option of generate()."""
+    try:
+        return options_of(value)
+    except ValueError as error:
+        raise Refused(400, str(error).replace("response_format", name, 1), param=name) from None
 
 
 def constraint(*given: dict[str, Any]) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from gomlx.serve.jobs import Arrived, Job
 from gomlx.serve.openai import needs, own
 from gomlx.serve.sse import EventStream, dumps, event
 from gomlx.serve.state import State
+from gomlx.serve.tool_options import tool_options
 
-COMMON = {"model": text, "messages": fields.items, "system": anything, "tools": fields.items, "tool_choice": mapping,
-          "thinking": mapping, "output_config": mapping}
+COMMON: dict[str, fields.Check] = {
+    "model": text, "messages": fields.items, "system": anything, "tools": fields.items, "tool_choice": mapping,
+    "thinking": mapping, "output_config": mapping}
 FIELDS = Fields(COMMON | {
     "max_tokens": integer(1), "stop_sequences": fields.stops, "stream": flag, "temperature": number, "top_p": number,
     "top_k": integer(0), "seed": integer(0, 2**63 - 1), "speed": one_of("standard")},
@@ -40,6 +42,7 @@ TOOL = Fields({"type": one_of("custom"), "name": text, "description": text, "inp
               ignored={"cache_control", "input_examples", "eager_input_streaming"})
 THINKING = Fields({"type": one_of("enabled", "disabled", "adaptive"), "budget_tokens": integer(1)},
                   ignored={"display"})
+CHOICE = Fields({"type": one_of("auto", "any", "tool", "none"), "name": text, "disable_parallel_tool_use": flag})
 OUTPUT = Fields({"format": mapping, "effort": text})
 REASONS = {"stop": "end_turn", "length": "max_tokens", "context": "model_context_window_exceeded"}
 
@@ -106,12 +109,13 @@ def asked(found: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         options["thinking_budget"] = thinking["budget_tokens"]
     output = OUTPUT.read(found.get("output_config", {}), "output_config.")
     if "format" in output:
-        options |= fields.json_format("output_config.format", output["format"], None)
-    return messages, options | {"tools": tools_of(found), "priority": 0, "template_args":
-                                {"reasoning_effort": output["effort"]} if "effort" in output else None}
+        options |= fields.answer_format("output_config.format", output["format"])
+    return messages, options | tool_options(tools_of(found)) | {
+        "priority": 0, "template_args": {"reasoning_effort": output["effort"]} if "effort" in output else None}
 
 
-def tools_of(found: dict[str, Any]) -> Any:
+def tools_of(found: dict[str, Any]) -> dict[str, Any]:
+    """tools, tool_choice and parallel_tool_calls as OpenAI has them."""
     offered = []
     for i, tool in enumerate(found.get("tools", [])):
         where = f"tools[{i}]"
@@ -123,10 +127,16 @@ def tools_of(found: dict[str, Any]) -> Any:
             name: given[theirs] for name, theirs in (("name", "name"), ("description", "description"),
                                                      ("parameters", "input_schema"), ("strict", "strict"))
             if theirs in given}})
-    choice = found.get("tool_choice", {"type": "auto"})
-    if choice.get("disable_parallel_tool_use"):
-        raise Refused(400, "tool_choice.disable_parallel_tool_use is not supported", param="tool_choice")
-    return conversation.tool_choice(choice.get("type"), conversation.tools("tools", offered) or None)
+    made: dict[str, Any] = {"tools": conversation.tools("tools", offered)}
+    if "tool_choice" in found:
+        choice = CHOICE.read(found["tool_choice"], "tool_choice.")
+        needs(choice, "type")
+        if choice["type"] == "tool":
+            needs(choice, "name")
+        made["tool_choice"] = {"type": "function", "name": choice["name"]} if choice["type"] == "tool" else \
+            {"any": "required"}.get(choice["type"], choice["type"])
+        made["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use", False)
+    return made
 
 
 async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
@@ -135,7 +145,8 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
     needs(found, "max_tokens")
     messages, options = asked(found)
     options.setdefault("seed", draw_seed())
-    job = await Job.begun(state, request, served, [partial(submitted, state, served, messages, options)])
+    job = await Job.begun(state, request, served, [
+        partial(submitted, state, served, messages, options, "/input_schema")])
     voice = Voice(job)
     if found.get("stream"):
         return EventStream(job, voice)

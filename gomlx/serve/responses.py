@@ -20,13 +20,14 @@ from gomlx.serve.jobs import Arrived, Job
 from gomlx.serve.openai import needs, own
 from gomlx.serve.sse import EventStream, event
 from gomlx.serve.state import State
+from gomlx.serve.tool_options import tool_options
 
 LOGPROBS = "message.output_text.logprobs"
 FIELDS = Fields(fields.GENERATION | {
     "model": text, "input": response_items.messages, "instructions": text, "max_output_tokens": integer(1),
     "tools": response_items.tools, "tool_choice": anything, "text": mapping, "reasoning": mapping, "stream": flag,
     "store": flag, "previous_response_id": text, "top_logprobs": integer(0, 20), "truncation": one_of("disabled"),
-    "background": one_of(False), "parallel_tool_calls": one_of(True), "metadata": mapping,
+    "background": one_of(False), "parallel_tool_calls": flag, "metadata": mapping,
     "include": lambda name, value: [one_of(LOGPROBS)(name, one) for one in fields.items(name, value)]},
     ignored={"user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
              "prompt_cache_options", "stream_options"},
@@ -44,7 +45,8 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
     system = [{"role": "system", "content": found["instructions"]}] if "instructions" in found else []
     messages = conversation.messages("input", response_items.joined(system + history))
     options = options_of(found)
-    job = await Job.begun(state, request, served, [partial(submitted, state, served, messages, options)])
+    job = await Job.begun(state, request, served, [
+        partial(submitted, state, served, messages, options, "/parameters")])
     voice = Voice(job, found, body, history)
     if found.get("stream"):
         return EventStream(job, voice)
@@ -55,12 +57,12 @@ def options_of(found: dict[str, Any]) -> dict[str, Any]:
     options = {"seed": draw_seed()} | fields.options(found)
     given = TEXT.read(found.get("text", {}), "text.")
     options |= fields.constraint(
-        fields.json_format("text.format", given["format"], None) if "format" in given else {},
+        fields.answer_format("text.format", given["format"]) if "format" in given else {},
         fields.structured(found["structured_outputs"]) if "structured_outputs" in found else {})
     effort = REASONING_FIELDS.read(found.get("reasoning", {}), "reasoning.").get("effort")
-    return options | {"priority": found.get("priority", 0),
-                      "tools": conversation.tool_choice(found.get("tool_choice"), found.get("tools") or None),
-                      "template_args": {"reasoning_effort": effort} if effort is not None else None}
+    return options | tool_options(found) | {
+        "priority": found.get("priority", 0),
+        "template_args": {"reasoning_effort": effort} if effort is not None else None}
 
 
 def history_of(state: State, found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -116,7 +118,8 @@ class Voice:
                 "model": self._job.served.name, "output": list(self._output), "error": None,
                 "incomplete_details": None, "instructions": body.get("instructions"),
                 "max_output_tokens": body.get("max_output_tokens"), "metadata": body.get("metadata") or {},
-                "parallel_tool_calls": True, "previous_response_id": body.get("previous_response_id"),
+                "parallel_tool_calls": self._found.get("parallel_tool_calls", True),
+                "previous_response_id": body.get("previous_response_id"),
                 "reasoning": body.get("reasoning") or {}, "store": found.get("store", True),
                 "temperature": body.get("temperature"), "text": body.get("text") or {"format": {"type": "text"}},
                 "tool_choice": body.get("tool_choice") or "auto", "tools": body.get("tools") or [],

@@ -161,10 +161,11 @@ def test_a_task_that_is_cancelled_frees_its_place(model):
             stream = scheduler.generate("Once", max_tokens=None, ignore_eos=True, logits_processors=[gate])
             task = asyncio.create_task(read(stream))
             await asyncio.sleep(0.05)           # whether it waits by then or not
-            gate.set()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await task
+                await task                      # though the pass goes on until the gate is open
+            gate.set()
+            await asyncio.to_thread(stream.close)
             assert stream.result.finish_reason == "cancelled"
             assert (await read(scheduler.generate("Two", max_tokens=3)))[-1].finish_reason is not None
             return scheduler.stats

@@ -55,8 +55,9 @@ def test_count_tokens(model, client):
      "image"),
     ({"messages": [*CAT, {"role": "assistant", "content": "Once"}]}, "the last one is the assistant's"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools of the server"),
-    ({"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}, "cannot be enforced"),
-    ({"tools": [{"name": "f", "input_schema": {}, "strict": True}]}, "strict"),
+    ({"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}, "template takes none"),
+    ({"tool_choice": {"type": "any"}}, "there are no tools"), ({"tool_choice": {"type": "tool"}}, "name is missing"),
+    ({"tool_choice": {"type": "function"}}, "'auto' or 'any' or 'tool' or 'none'"),
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
     ({"extra_body": {"top_q": 1}}, "top_q is no field"),
     ({"messages": [{"role": "user", "content": "a " * 4000}]}, "4012 tokens .* context of 2048")])

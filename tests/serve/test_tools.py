@@ -27,8 +27,9 @@ def served(request):
         if not os.path.isdir(path):
             pytest.skip(f"no model {request.param}")
     sign, call = FAMILIES["qwen3" if path is None else request.param]
+    said = "<|channel|>final<|message|>It is cold." if "<|channel|>" in call else "It is cold."
     with gomlx.load(path) as model:
-        prompts = scripted(model, sign, lambda text: "It is cold." if "[tool]" in text else call)
+        prompts = scripted(model, sign, lambda text: said if "[tool]" in text else call)
         with serving(gomlx.serve.app({"m": model})) as address:
             yield address, prompts, "I look." in call
 

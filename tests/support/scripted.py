@@ -7,7 +7,7 @@ FAMILIES = {
                              '{"city": "Oslo"}}\n</tool_call>'),
     "llama3": ("<|python_tag|>", '{"name": "weather", "parameters": {"city": "Oslo"}}'),
     "gpt_oss": ("<|channel|>", "<|channel|>analysis<|message|>I look.<|end|><|start|>assistant<|channel|>commentary "
-                               'to=functions.weather <|constrain|>json<|message|>{"city": "Oslo"}<|call|>'),
+                               'to=functions.weather <|constrain|>json<|message|>{"city":"Oslo"}<|call|>'),
     "gemma4": ("<|tool_call>", "<|channel>thought\nI look.<channel|><|tool_call>call:weather{city:"
                                '<|"|>Oslo<|"|>}<tool_call|>'),
 }
