@@ -41,8 +41,12 @@ class Gate:
             await send(message)
 
         try:
-            if scope["path"] not in OPEN and not self._is_allowed(Request(scope)):
-                await self._refuse(scope, told)
+            if has_two_lengths(scope):
+                await refuse(scope, told, Refused(400, "content-length and transfer-encoding: expected one of them"),
+                             (b"connection", b"close"))
+            elif scope["path"] not in OPEN and not self._is_allowed(Request(scope)):
+                await refuse(scope, told, Refused(401, "a key is needed: Authorization: Bearer KEY, or x-api-key",
+                                                  code="invalid_api_key"))
             else:
                 await self._app(scope, receive, told)
         finally:
@@ -58,15 +62,6 @@ class Gate:
         given = shown if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
         return sum(hmac.compare_digest(given.strip().encode("latin-1"), one) for one in self._keys) > 0
 
-    async def _refuse(self, scope, send):
-        error = Refused(401, "a key is needed: Authorization: Bearer KEY, or x-api-key", code="invalid_api_key")
-        anthropic = scope["path"].startswith("/v1/messages")
-        body = encoded(dumps(error.as_anthropic() if anthropic else error.as_openai()))
-        headers = [(b"content-type", b"application/json"), *((k.encode(), v.encode()) for k, v in
-                                                             error.headers.items())]
-        await send({"type": "http.response.start", "status": error.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
     def _log(self, scope, number, path, status, seconds):
         """One line: what a client wrote is in quotes, with its line ends escaped."""
         if not log.isEnabledFor(logging.INFO):
@@ -79,3 +74,18 @@ class Gate:
             entry["body"] = scope["gomlx.body"]
         log.info("%s", " ".join(f"{name}={json.dumps(value)}" for name, value in entry.items()),
                  extra={"entry": entry})
+
+
+def has_two_lengths(scope: Scope) -> bool:
+    """Whether a request says twice how long it is: what stands before a server may take the other one, and what follows
+    for a request of its own."""
+    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}
+
+
+async def refuse(scope: Scope, send: Send, error: Refused, *more: tuple[bytes, bytes]) -> None:
+    anthropic = scope["path"].startswith("/v1/messages")
+    body = encoded(dumps(error.as_anthropic() if anthropic else error.as_openai()))
+    headers = [(b"content-type", b"application/json"), *more,
+               *((name.encode(), value.encode()) for name, value in error.headers.items())]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
