@@ -5,6 +5,29 @@
 #include "core/device.h"
 #include "transform/walk.h"
 
+/* The gradients of a node that has no .vjp, through its composition of traced inputs. */
+static gm_status compose_grads(gm_scope *s, gm_array *node, gm_array **traced, gm_array *const *duals,
+                               gm_array **grads) {
+    gm_array **inner = memory_array((size_t)node->n_in, sizeof *inner);
+    gm_array **found = memory_array((size_t)node->n_in, sizeof *found);
+    gm_status status = inner && found ? GM_OK : GM_ENOMEM;
+    int n = 0;
+    for (int i = 0; i < node->n_in && status == GM_OK; i++) {
+        const bool moves = node->in[i] != GM_NONE && !op_is_nondiff(node->op, i);
+        traced[i] = moves ? gm_tracer(s, node->in[i]) : node->in[i];
+        if (moves)
+            inner[n++] = traced[i];
+    }
+    gm_array *out = status == GM_OK ? node->op->compose(s, traced, node->n_in, node->param) : NULL;
+    if (status == GM_OK)
+        status = out ? gm_vjp(s, &out, duals, 1, inner, n, found) : error_code();
+    for (int i = 0, k = 0; i < node->n_in && status == GM_OK; i++)
+        grads[i] = node->in[i] == GM_NONE || op_is_nondiff(node->op, i) ? NULL : found[k++];
+    memory_free(inner);
+    memory_free(found);
+    return status;
+}
+
 /* The tangents of a node's outputs, through its vjp, twice. */
 static gm_status transposed(gm_scope *s, gm_array *node, gm_array *const *tangents, gm_array **outs) {
     int n_out = array_n_out(node);
@@ -24,18 +47,7 @@ static gm_status transposed(gm_scope *s, gm_array *node, gm_array *const *tangen
             node->op->vjp(s, node, node->in, duals, grads);
             status = error_code();
         } else if (node->op->compose) {
-            int n = 0;
-            gm_array *inner[64], *found[64];
-            for (int i = 0; i < node->n_in && i < 64; i++) {
-                bool moves = node->in[i] != GM_NONE && !op_is_nondiff(node->op, i);
-                traced[i] = moves ? gm_tracer(s, node->in[i]) : node->in[i];
-                if (moves)
-                    inner[n++] = traced[i];
-            }
-            gm_array *out = node->op->compose(s, traced, node->n_in, node->param);
-            status = out ? gm_vjp(s, &out, duals, 1, inner, n, found) : error_code();
-            for (int i = 0, k = 0; i < node->n_in && status == GM_OK; i++)
-                grads[i] = node->in[i] == GM_NONE || op_is_nondiff(node->op, i) ? NULL : found[k++];
+            status = compose_grads(s, node, traced, duals, grads);
         } else {
             status = gm_fail(GM_EVALUE, "%s has no derivative", node->op->name);
         }

@@ -68,4 +68,9 @@ def _automatic(path, context_length, dtype, kv_dtype):
         return 0, str(error)
     if plan.weight_bytes < LEAST_BYTES:
         return 0, f"weights {memory_plan.size(plan.weight_bytes)} are less than {memory_plan.size(LEAST_BYTES)}"
-    return (1 if plan.fits else 0), plan.why
+    needed = (f"weights, working memory and a cache of {plan.context} tokens take "
+              f"{memory_plan.size(plan.total_bytes)}")
+    room = f"{SHARE:.0%} of the GPU's {memory_plan.size(free)} of free memory, {memory_plan.size(int(SHARE * free))}"
+    if plan.context > plan.context_ceiling:
+        return 0, plan.why
+    return (1, f"{needed}, within {room}") if plan.fits else (0, f"{needed}, more than {room}")

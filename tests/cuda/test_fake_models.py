@@ -238,9 +238,10 @@ def test_the_choice_is_told(run):
         with gomlx.load(device="auto") as model:
             assert model.info["placement"]["device"] == "cuda:0", model.info["placement"]
             assert model.info["placement"]["device_name"] == "Fake device"
+            assert "within 90% of the GPU's" in model.info["placement"]["why"], model.info["placement"]
         placement.SHARE = 1e-9
         with gomlx.load(device="auto") as model:
-            assert model.info["placement"]["device"] == "cpu" and "are more than" in model.info["placement"]["why"]
+            assert model.info["placement"]["device"] == "cpu" and ", more than " in model.info["placement"]["why"]
     """)
 
 
