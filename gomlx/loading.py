@@ -104,8 +104,8 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
     adapters = adapter_sources(adapter_path)
     path = locate(path_or_name, show_bars=bars.is_wanted(progress))
     number, why = placement.choose(device, path, context_length=context_length, dtype=dtype, kv_dtype=kv_dtype)
-    if fits != "ignore" and not number:
-        check_fit(path, fits == "error", context_length, dtype, kv_dtype, activations)
+    if fits != "ignore":
+        check_fit(path, fits == "error", context_length, dtype, kv_dtype, activations, number)
     with bars.reporting(progress, f"loading {os.path.basename(path)}") as report:
         engine = _gomlx.load_model(path, context_length=context_length or 0, dtype=dtype, kv_dtype=kv_dtype,
                                    activations=activations, threads=threads or 0, progress=report,
@@ -161,14 +161,16 @@ def adapter_sources(given):
     return found
 
 
-def check_fit(path, strict, context_length, dtype, kv_dtype, activations):
-    """Asks the memory plan. A context of the model's own is not counted whole: sessions take memory as they grow."""
+def check_fit(path, strict, context_length, dtype, kv_dtype, activations, device=0):
+    """Asks the memory plan, of the processor's memory or of what is free on another device. A context of the model's
+    own is not counted whole: sessions take memory as they grow."""
     try:
         if not strict and fits_by_far(path, context_length):
             return
+        budget = _gomlx._describe_device(device)["free"] if device else None
         kv_dtype = str(kv_dtype).removeprefix("mlx.core.") if kv_dtype is not None else \
             "float32" if activations == "float32" else None
-        plan = memory_plan.plan_memory(path, context=context_length, kv_dtype=kv_dtype, dtype=dtype)
+        plan = memory_plan.plan_memory(path, context=context_length, kv_dtype=kv_dtype, dtype=dtype, budget=budget)
     except (_gomlx.Error, OSError, ValueError, TypeError, NotImplementedError) as error:
         log.debug("%s: no memory plan: %s", path, error)        # what is wrong with the file, its loader says better
         return
@@ -177,7 +179,7 @@ def check_fit(path, strict, context_length, dtype, kv_dtype, activations):
     if strict:
         plan.check()
     whole, source = memory_plan.whole_memory()
-    if plan.weight_bytes > whole:
+    if not device and plan.weight_bytes > whole:
         raise MemoryError(f"{path}: weights {memory_plan.size(plan.weight_bytes)} are more than {source}, "
                           f"{memory_plan.size(whole)}: a smaller model, or one with fewer bits, is needed "
                           f"(fits='ignore' "

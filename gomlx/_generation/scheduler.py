@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import os
 import threading
 import time
 from collections import deque
@@ -81,24 +82,25 @@ class Request(TokenStream):
             self._first = time.monotonic()
         self._made.take(token)
         self._put((token, list(self._made.parts)))
-        if self._made.result is not None:
-            self._finish()
 
     def _finish(self, finish_reason="cancelled", error=None):
-        """Ends it, if it has not ended; its result is there then."""
-        if self._finished:
-            return
+        """Makes its result, and returns what _tell() says."""
         try:
             self._made.close(finish_reason, error)
-        except Exception as raised:             # a parser's or a type's, while the result was made
-            error = error or raised
+        except BaseException as raised:         # a parser's or a type's, while the result was made
+            error = error or contained(raised)
             self._made = Generation(None, 0, None, [])
             self._made.close(error=error)
+        return [None] if error is None else [error, None]
+
+    def _tell(self, last):
+        """The end, to its readers."""
         self._finished = True
-        self._put(*[] if error is None else [error], None)
+        self._put(*last)
 
     # ---- of the reader ----
     def __next__(self) -> _gomlx.Token:
+        self._scheduler._check_process()
         with self._news:
             while not self._items and not self._read_end:
                 self._news.wait()
@@ -139,6 +141,7 @@ class Request(TokenStream):
         return found
 
     async def _arrival(self):
+        self._scheduler._check_process()
         with self._news:
             waits = not self._items and not self._read_end
             if waits and self._waiter is not None:
@@ -156,6 +159,7 @@ class Request(TokenStream):
 
     def cancel(self) -> None:
         """Ends the stream after the forward pass that is under way, from any thread."""
+        self._scheduler._check_process()
         self._cancelled = True
         stream = self._made.stream
         if stream is not None:
@@ -193,6 +197,11 @@ class Request(TokenStream):
         return None if self._first is None else self._first - self._submitted
 
 
+def contained(error: BaseException) -> Exception:
+    """What a callback raised, as an error of its request: an exit that it asks for is not the scheduler's."""
+    return error if isinstance(error, Exception) else RuntimeError(f"a callback of the request raised {error!r}")
+
+
 def wake(future):
     if not future.done():
         future.set_result(None)
@@ -200,7 +209,8 @@ def wake(future):
 
 class Scheduler:
     """Serves a model's requests together: `with model.scheduler() as scheduler: scheduler.generate(...)`. Its methods
-    may be called from any thread or task; streams are read with `for` or `async for`, without a thread for each.
+    may be called from any thread or task; streams are read with `for` or `async for`, without a thread for each. A
+    process that was forked has no such thread: there each call raises RuntimeError, and close() does nothing.
 
     max_streams     requests that are computed at a time, 1 to 1024; others wait
     kv_bytes        bytes of keys, values and states of all that are computed, what they share counted once. Where
@@ -227,11 +237,17 @@ class Scheduler:
         self._preempted: list[Request] = []     # opened, without a cache
         self._numbers = itertools.count()
         self._closing = False
+        self._process = os.getpid()
         self._deadline: float | None = None     # of close(grace)
         self._counts = dict.fromkeys(("requests", "finished", "cancelled", "failed", "preempted", "refused",
                                       "prompt_tokens", "cached_tokens", "generated_tokens"), 0)
         self._thread = threading.Thread(target=self._serve, name="gomlx scheduler", daemon=True)
         self._thread.start()
+
+    def _check_process(self):
+        if os.getpid() != self._process:        # its locks, too, may be held for ever here
+            raise RuntimeError(f"the scheduler's thread is in process {self._process}, and this one, {os.getpid()}, "
+                               "was forked from it: load the model and make a scheduler here")
 
     # ---- requests, from any thread ----
     def generate(self, prompt: str | Ids, *, priority: int = 0, options: GenerationOptions | None = None,
@@ -250,6 +266,7 @@ class Scheduler:
         return self._submit(text, made, priority)
 
     def _submit(self, prompt, options, priority):
+        self._check_process()
         if options.session is not None:
             raise ValueError("session: a scheduler keeps what prompts share itself; model.generate() takes a session")
         priority = arguments.integer("priority", priority, -10**9, 10**9)
@@ -301,6 +318,7 @@ class Scheduler:
         """Requests that are "running", "waiting" and, of these, "suspended" without their cache now; "requests",
         "finished", "cancelled", "failed", "refused" and times "preempted" since the beginning; of all that have ended,
         "prompt_tokens", of these "cached_tokens", and "generated_tokens"; "kv_bytes" and "kv_limit" (0: none)."""
+        self._check_process()
         with self._lock:
             return {"running": len(self._live), "waiting": len(self._waiting) + len(self._preempted),
                     "suspended": len(self._preempted), **self._counts,
@@ -309,6 +327,8 @@ class Scheduler:
     def close(self, grace: float | None = None) -> None:
         """Takes no more requests, waits until those that are there have ended, and ends the thread. After `grace`
         seconds they are cancelled; 0: at once; None: they take what they take."""
+        if os.getpid() != self._process:
+            return
         with self._lock:
             self._closing = True
             self._deadline = None if grace is None else time.monotonic() + (grace and arguments.seconds("grace", grace))
@@ -365,31 +385,29 @@ class Scheduler:
         request = self._live.get(stream)
         if request is None:                     # an earlier event of the same pass ended it
             return
-        if isinstance(event, Exception):
-            self._end(request, error=event)
+        if isinstance(event, BaseException):
+            self._end(request, error=contained(event))
             return
         try:
             request._take(event)
-        except Exception as error:              # a probe's or a parser's
-            self._end(request, error=error)
+        except BaseException as error:          # a probe's or a parser's
+            self._end(request, error=contained(error))
             return
-        if request._finished:
+        if request._made.result is not None:
             self._end(request)
 
     def _end(self, request, finish_reason="cancelled", error=None):
-        """Takes it out and counts it."""
+        """Takes it out, counts it, and tells its readers then: who has read a stream finds it counted."""
+        last = request._finish(finish_reason, error)
+        result = request._made.result
+        kind = "failed" if result.error is not None else \
+            "cancelled" if result.finish_reason == "cancelled" else "finished"
         with self._lock:
             self._live = {stream: one for stream, one in self._live.items() if one is not request}
-        try:
-            request._finish(finish_reason, error)
-        finally:
-            result = request._made.result
-            with self._lock:
-                kind = "failed" if result.error is not None else \
-                    "cancelled" if result.finish_reason == "cancelled" else "finished"
-                self._counts[kind] += 1
-                for name in ("prompt_tokens", "cached_tokens", "generated_tokens"):
-                    self._counts[name] += getattr(result, name)
+            self._counts[kind] += 1
+            for name in ("prompt_tokens", "cached_tokens", "generated_tokens"):
+                self._counts[name] += getattr(result, name)
+        request._tell(last)
 
     def _drop_over(self):
         """Ends requests that wait and are cancelled or late."""
@@ -500,6 +518,6 @@ class Scheduler:
             self._live, self._waiting, self._preempted = {}, [], []
         for one in left:
             try:
-                one._finish(error=error)
+                one._tell(one._finish(error=error))
             except Exception:                   # what it holds may be what failed
-                one._put(error)
+                one._tell([error, None])

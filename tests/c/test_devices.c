@@ -286,14 +286,37 @@ static void what_a_device_does_not_do(void) {
     CHECK(gm_astype(s, a, GM_FLOAT64) == NULL && gm_take_error(&e) != GM_OK && strstr(e.text, "float64"));
     gm_array *y = gm_add(s, a, a);
     device_enter(before);
-    gm_plan *plan;
-    CHECK(run_lock(-1) == GM_OK);
-    CHECK_ERROR(plan_capture(&y, 1, &plan), GM_EDEVICE, "plans are of the processor");
-    run_unlock();
     CHECK(device_get(3) == NULL && gm_take_error(&e) != GM_OK && e.code == GM_EVALUE);
     CHECK(device_get(-2) == NULL && gm_take_error(&e) != GM_OK && e.code == GM_EVALUE);
     CHECK(gm_eval(&y, 1) == GM_OK);
     gm_scope_close(s);
+    gm_release(a);
+}
+
+/* Recorded on the device of its root; an input on another one is copied once, and lives as long as the plan. */
+static void a_plan_of_a_device_runs_again(void) {
+    gm_scope *s = gm_scope_open();
+    gm_array *a = noise_array(4, 41);
+    const int before = device_enter(1);
+    gm_array *y = gm_add(s, a, a);
+    device_enter(before);
+    gm_plan *plan = NULL;
+    CHECK(run_lock(-1) == GM_OK && plan_capture(&y, 1, &plan) == GM_OK);
+    for (int round = 0; round < 3 && plan; round++) {
+        gm_status status = GM_AGAIN;
+        queue_begin(plan_queue(plan), 1);
+        while (status == GM_AGAIN)
+            status = queue_go_on(plan_queue(plan), 0);
+        CHECK(status == GM_OK);
+        queue_end(plan_queue(plan), status != GM_OK);
+    }
+    run_unlock();
+    gm_array *host = gm_array_host(s, y);
+    for (int i = 0; i < 4 && host; i++)
+        CHECK(((float *)array_ptr(host))[i] == 2 * ((float *)array_ptr(a))[i]);
+    CHECK(host != NULL);
+    gm_scope_close(s);
+    plan_free(plan);
     gm_release(a);
 }
 
@@ -440,6 +463,7 @@ int main(void) {
     each_allocation_fails_in_turn();
     what_is_cancelled_says_so();
     what_a_device_does_not_do();
+    a_plan_of_a_device_runs_again();
     mirrors_give_way();
     threads_on_all_devices();
     a_child_has_no_devices();

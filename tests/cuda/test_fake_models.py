@@ -342,3 +342,15 @@ def test_the_command_line(library):
            [json.loads(line)["text"] for line in there[1].splitlines()[:-1]]
     wrong = said("--device", "cuda:7")
     assert wrong[0] != 0 and "there is no cuda:7: there are 2, counted from 0" in wrong[2], wrong
+
+
+def test_what_does_not_fit_on_the_device_is_told(run):
+    run("""
+        free = gomlx._gomlx._describe_device(1)["free"]
+        gomlx._gomlx._describe_device, known = (lambda i: {**known(i), "free": 1 << 20} if i else known(i)), \
+            gomlx._gomlx._describe_device
+        assert free > 1 << 20
+        with gomlx.load(device="cuda", fits="ignore"), gomlx.load(device="cpu", fits="error"):
+            pass
+        assert "1.0 MB" in fails(lambda: gomlx.load(device="cuda", fits="error"), MemoryError)
+    """)

@@ -3,6 +3,8 @@ import asyncio
 import contextlib
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 
@@ -10,6 +12,7 @@ import pytest
 
 import gomlx
 from gomlx import _gomlx
+from gomlx._generation.scheduler import Request
 from gomlx._generation.streams import Generation
 
 STORY = "Once upon a time there was a big dog who lived in a house. "
@@ -220,6 +223,70 @@ def test_a_failure_is_that_request_s_alone(model, alone):
             broken.read()
         assert isinstance(broken.result.error, ZeroDivisionError) and same(fine.read(), alone[0])
         assert scheduler.stats["failed"] == 1
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_an_exit_in_a_callback_is_that_request_s_alone(model, alone, monkeypatch, kind):
+    """In a processor, and while the result is made."""
+    def leaves(*given, **named):
+        raise kind(3)
+    with model.scheduler() as scheduler:
+        broken = scheduler.generate("Once", logits_processors=[leaves])
+        with pytest.raises(RuntimeError, match=f"a callback of the request raised {kind.__name__}"):
+            broken.read()
+        with monkeypatch.context() as changed:
+            changed.setattr(Generation, "_outcome", lambda self, reason, error, calls, outcome=Generation._outcome:
+                            leaves() if self._ids and error is None else outcome(self, reason, error, calls))
+            with pytest.raises(RuntimeError, match=kind.__name__):
+                scheduler.generate("Once", max_tokens=2).read()
+        assert same(scheduler.generate(PROMPTS[0], **options(0)).read(), alone[0])
+        assert scheduler.stats["failed"] == 2
+
+
+def test_who_has_read_a_stream_finds_it_counted(model, monkeypatch):
+    seen = []
+
+    def put(self, *items, put=Request._put):
+        if None in items:
+            seen.append(self._scheduler.stats)
+        put(self, *items)
+    monkeypatch.setattr(Request, "_put", put)
+    with model.scheduler() as scheduler:
+        scheduler.generate("Once", max_tokens=3, ignore_eos=True).read()
+    assert [(one["running"], one["finished"], one["generated_tokens"]) for one in seen] == [(0, 1, 3)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_is_told_that_the_thread_is_not_there():
+    """In a process of its own, as forks of one with threads may not be trusted to end."""
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["RuntimeError"] * 6 + ["closed", "parent"]
+
+
+FORKS = """
+import asyncio, os, gomlx
+model = gomlx.load()
+scheduler = model.scheduler()
+stream = scheduler.generate("Once", max_tokens=2)
+scheduler._lock.acquire()
+child = os.fork()
+if child == 0:
+    for call in (lambda: scheduler.generate("Once"), lambda: scheduler.stats, stream.read, stream.cancel, stream.close,
+                 lambda: asyncio.run(anext(stream))):
+        try:
+            call()
+        except RuntimeError as error:
+            print("RuntimeError" if "was forked from it" in str(error) else error, flush=True)
+    scheduler.close()
+    print("closed", flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+scheduler._lock.release()
+assert len(stream.read().tokens) <= 2
+scheduler.close()
+print("parent")
+"""
 
 
 def test_a_result_that_cannot_be_made_is_that_request_s_alone(model, alone, monkeypatch):

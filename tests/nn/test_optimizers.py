@@ -485,3 +485,13 @@ def test_what_is_no_step_of_many_parameters(wrong, said):
     from gomlx import _gomlx
     with pytest.raises(ValueError, match=said):
         _gomlx._adam(wrong(mx.ones(4)), 0.9, 0.99, 1e-8)
+
+
+def test_a_step_that_is_set_on_an_optimizer_and_rates_that_are_arrays():
+    own = opt.Adam(0.1)
+    own.apply_single = lambda gradient, parameter, state: parameter / 2
+    assert own.apply_gradients({"w": mx.ones(2)}, {"w": mx.ones(2)})["w"].tolist() == [0.5, 0.5]
+    with_arrays, with_numbers = opt.Adam(0.1, betas=[mx.array(0.5), mx.array(0.75)]), opt.Adam(0.1, betas=[0.5, 0.75])
+    moved = [one.apply_gradients({"w": mx.ones(2)}, {"w": mx.ones(2)})["w"].tolist()
+             for one in (with_arrays, with_numbers)]
+    assert moved[0] == moved[1]

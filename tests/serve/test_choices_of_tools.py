@@ -186,7 +186,7 @@ def test_without_llguidance(client, other, monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
     asked = {"model": "m", "messages": ASKED, "tools": tools(), "max_tokens": 5}
     for more in ({}, {"tool_choice": "auto"}):
-        assert client.chat.completions.create(**asked, **more).choices[0].finish_reason == "length"
+        assert client.chat.completions.create(**asked, **more).choices[0].finish_reason in ("length", "stop")
     for more in ({"tool_choice": "required"}, {"tool_choice": "none"}, {"parallel_tool_calls": False},
                  {"tools": tools(strict=True)}, {"response_format": {"type": "json_object"}}):
         with pytest.raises(openai.BadRequestError, match=r"pip install 'gomlx\[structured\]'"):

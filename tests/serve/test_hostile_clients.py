@@ -200,7 +200,8 @@ def test_bodies_that_never_come_hold_up_nobody(url, client):
 
 
 def test_keys(model):
-    with serving(gomlx.serve.app({"fable": model}, keys=("first", "sécond"))) as url, httpx.Client() as client:
+    with serving(gomlx.serve.app({"fable": model}, keys=("first", "sécond"))) as url, \
+            httpx.Client(timeout=60) as client:
         for headers in ({}, {"authorization": "Bearer fir"}, {"authorization": "Bearer"}, {"x-api-key": "firstt"},
                         {"authorization": "Basic first"}):
             answer = client.post(url + CHAT, json=chat(), headers=headers)
@@ -238,7 +239,8 @@ def test_one_that_waits_long_hears_something(model):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_that_is_late(model, stream):
-    with serving(gomlx.serve.app(model, request_timeout=0.05, any_model_name=True)) as url, httpx.Client() as client:
+    with serving(gomlx.serve.app(model, request_timeout=0.05, any_model_name=True)) as url, \
+            httpx.Client(timeout=60) as client:
         answer = client.post(url + CHAT, json=chat(max_tokens=1900, ignore_eos=True, stream=stream), timeout=60)
     last = answer.text.strip().splitlines()[-1].removeprefix("data: ")
     assert json.loads(last)["error"]["code"] == "timeout" and answer.status_code == (200 if stream else 503)

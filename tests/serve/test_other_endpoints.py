@@ -63,7 +63,7 @@ def test_tokens_there_and_back(model, client):
 
 
 def test_metrics_count_what_was_served(model):
-    with serving(gomlx.serve.app({"m": model})) as address, httpx.Client(base_url=address) as client:
+    with serving(gomlx.serve.app({"m": model})) as address, httpx.Client(base_url=address, timeout=60) as client:
         for _ in range(3):
             client.post("/v1/completions", json={"prompt": "Once upon a time", "max_tokens": 5, "ignore_eos": True})
         client.post("/v1/completions", json={"prompt": "Once", "nothing": 1})
@@ -84,22 +84,23 @@ def test_health_and_version(model, client):
     assert client.get("/health").json()["status"] == "ok"
     empty = gomlx.serve.app({})
     with serving(empty) as address:
-        answer = httpx.get(address + "/health")
+        answer = httpx.get(address + "/health", timeout=60)
         assert answer.status_code == 503 and answer.json()["status"] == "loading"
-        assert httpx.post(address + "/v1/completions", json={"prompt": "a"}).status_code == 503
+        assert httpx.post(address + "/v1/completions", json={"prompt": "a"}, timeout=60).status_code == 503
         empty.state.add({"m": model})
-        assert httpx.get(address + "/health").status_code == 200
+        assert httpx.get(address + "/health", timeout=60).status_code == 200
         empty.close()
-        assert httpx.get(address + "/health").json()["status"] == "draining"
+        assert httpx.get(address + "/health", timeout=60).json()["status"] == "draining"
 
 
 def test_two_models(model):
     with gomlx.load(context_length=64) as small, serving(gomlx.serve.app({"a": model, "b": small})) as address:
         for name, length in (("a", 2048), ("b", 64)):
-            assert httpx.get(f"{address}/v1/models/{name}").json()["max_model_len"] == length
-            made = httpx.post(address + "/v1/completions", json={"prompt": "Once", "model": name, "max_tokens": 1})
+            assert httpx.get(f"{address}/v1/models/{name}", timeout=60).json()["max_model_len"] == length
+            made = httpx.post(address + "/v1/completions", json={"prompt": "Once", "model": name, "max_tokens": 1},
+                              timeout=60)
             assert made.json()["model"] == name
-        assert httpx.get(f"{address}/v1/models/c").status_code == 404
+        assert httpx.get(f"{address}/v1/models/c", timeout=60).status_code == 404
 
 
 def test_scores_take_turns_and_too_many_are_refused():

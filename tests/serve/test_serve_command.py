@@ -58,7 +58,7 @@ LONG = {"prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "stream": True
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_requests_end(number):
     with Running("--grace", "60") as server:
-        answer = server.ask("/v1/completions", LONG)
+        answer, *others = [server.ask("/v1/completions", LONG) for _ in range(8)]       # together they take longer
         first = answer.readline()
         server.process.send_signal(number)
         server.wait_for("no new requests")
@@ -67,13 +67,14 @@ def test_a_signal_lets_running_requests_end(number):
         with pytest.raises(urllib.error.HTTPError, match="503") as refusal:
             server.ask("/v1/completions", LONG)
         assert json.load(refusal.value)["error"]["code"] == "draining"
-        assert first.startswith(b"data: ") and answer.read().endswith(b"data: [DONE]\n\n")
+        assert first.startswith(b"data: ")
+        assert all(one.read().endswith(b"data: [DONE]\n\n") for one in (answer, *others))
         assert server.end()[0] == 0
 
 
 def test_what_outlasts_the_grace_is_told():
     with Running("--grace", "0.01", "--gap-ms", "50") as server:
-        answer = server.ask("/v1/completions", LONG)
+        answer, *_ = [server.ask("/v1/completions", LONG) for _ in range(8)]
         answer.readline()
         server.process.terminate()
         last = answer.read().strip().splitlines()[-1]

@@ -93,11 +93,9 @@ static bool let_go(decoder_object *decoder) {
     return ok;
 }
 
-/* The exception that is set, as a value; NULL, and it stays set, when it is none that a member may have. */
+/* The exception that is set, as a value. It is a member's own even where a callback of it asks for an exit. */
 static PyObject *caught(void) {
     PyObject *type, *value, *traceback;
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
-        return NULL;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
     if (traceback)
