@@ -215,7 +215,7 @@ class Scheduler:
     max_streams     requests that are computed at a time, 1 to 1024; others wait
     kv_bytes        bytes of keys, values and states of all that are computed, what they share counted once. Where
                     these do not suffice, the youngest of the lowest priority gives its own back and goes on later, to
-                    the same tokens. None: no bound
+                    the same tokens; one that is alone takes what it needs. None: no bound
     queue           requests that may wait; another one raises QueueFull
     gap_ms          milliseconds that prompts of others may keep a stream's next token waiting, as far as a forward pass
                     can be that short; None: no bound

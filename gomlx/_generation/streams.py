@@ -42,7 +42,8 @@ class Result:
     tool_calls: list[ToolCall] = field(default_factory=list)    # one that could not be read has an error and its text
     parsed: Any = None          # with a constraint: the object that a whole answer is, of a schema's type; or its text
     incomplete: str | None = None       # with a constraint: where an answer stands that is not whole
-    violation: str | None = None        # enforce="relaxed": what of the schema does not hold; parsed is None
+    # enforce="relaxed": what of the schema does not hold; or what the schema's type raised; parsed is None
+    violation: str | None = None
     unenforced: list[Place] = field(default_factory=list)   # enforce="relaxed": what was only checked
     error: Exception | None = None      # what ended it, for "error"
     # of the forward passes that it took part in, which a batch shares; the packing of weights before a model's second
