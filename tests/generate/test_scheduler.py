@@ -259,7 +259,7 @@ def test_who_has_read_a_stream_finds_it_counted(model, monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_is_told_that_the_thread_is_not_there():
     """In a process of its own, as forks of one with threads may not be trusted to end."""
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-P", "-c", FORKS], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["RuntimeError"] * 6 + ["closed", "parent"]
 
