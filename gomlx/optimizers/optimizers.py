@@ -327,7 +327,9 @@ class Adam(Optimizer):
         return None
 
     def _apply_all(self, gradients: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
-        one_step = getattr(self.apply_single, "__func__", None) is Adam.apply_single and \
+        # The processor moves each parameter as soon as its gradient is there, which keeps less; a GPU in one launch.
+        one_step = _gomlx._current_device() > 0 and \
+            getattr(self.apply_single, "__func__", None) is Adam.apply_single and \
             self.learning_rate.ndim == 0 and all(isinstance(one, int | float) for one in (*self.betas, self.eps))
         parts: list[list[mx.array]] = []
         states: list[dict[str, Any]] = []
