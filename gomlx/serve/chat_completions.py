@@ -18,7 +18,7 @@ from gomlx.serve.errors import Refused
 from gomlx.serve.fields import Fields, flag, integer, mapping, one_of, text
 from gomlx.serve.jobs import Arrived, Job
 from gomlx.serve.openai import REASONS, identifier, needs, now, own, samples, token_logprobs, usage
-from gomlx.serve.sse import EventStream, data, dumps, encoded
+from gomlx.serve.sse import EventStream, data, done, dumps, encoded
 from gomlx.serve.state import Served, State
 from gomlx.serve.tool_options import held, tool_options
 
@@ -153,9 +153,7 @@ class Voice:
         return b"".join(pieces)
 
     def end(self) -> bytes:
-        if not self._with_usage:
-            return b"data: [DONE]\n\n"
-        return encoded(f'data: {self._head},"choices":[],"usage":{dumps(self._usage())}}}\n\ndata: [DONE]\n\n')
+        return done(self._head, self._usage() if self._with_usage else None)
 
     def failed(self, refused: Refused) -> bytes:
         return data(refused.as_openai())

@@ -15,7 +15,7 @@ from gomlx.serve.errors import Refused, refused
 from gomlx.serve.fields import Fields, flag, integer, mapping, text
 from gomlx.serve.jobs import Arrived, Job
 from gomlx.serve.openai import REASONS, counted, identifier, needs, now, own, piece_of, samples
-from gomlx.serve.sse import EventStream, data, dumps, encoded
+from gomlx.serve.sse import EventStream, data, done, dumps, encoded
 from gomlx.serve.state import State
 
 MAX_TOKENS = 16                 # OpenAI's default
@@ -163,9 +163,7 @@ class Voice:
                            ',"gomlx":' + dumps(own(self._job, index)))
 
     def end(self) -> bytes:
-        if not self._with_usage:
-            return b"data: [DONE]\n\n"
-        return encoded(f'data: {self._head},"choices":[],"usage":{dumps(self._usage())}}}\n\ndata: [DONE]\n\n')
+        return done(self._head, self._usage() if self._with_usage else None)
 
     def failed(self, refused: Refused) -> bytes:
         return data(refused.as_openai())

@@ -34,6 +34,12 @@ def event(value: dict[str, Any]) -> bytes:
     return b"event: " + encoded(value["type"]) + b"\n" + data(value)
 
 
+def done(head: str, usage: dict[str, Any] | None) -> bytes:
+    """The end of a stream of completions: what was used, where that was asked for, in a chunk that begins with head."""
+    used = "" if usage is None else f'data: {head},"choices":[],"usage":{dumps(usage)}}}\n\n'
+    return encoded(used + "data: [DONE]\n\n")
+
+
 class Voice(Protocol):
     """What a protocol writes at each point of a stream, as bytes of events."""
 

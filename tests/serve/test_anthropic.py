@@ -12,12 +12,6 @@ CAT = [{"role": "user", "content": "Tell me a story about a cat."}]
 
 
 @pytest.fixture(scope="module")
-def model():
-    with gomlx.load() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def client(model):
     with serving(gomlx.serve.app(model, any_model_name=True)) as address, \
             anthropic.Anthropic(base_url=address, api_key="none", max_retries=0) as made:

@@ -18,12 +18,6 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 @pytest.fixture(scope="module")
-def model():
-    with gomlx.load() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def app(model):
     return gomlx.serve.app({"fable": model}, max_body_bytes=1 << 20, max_streams=4, heartbeat=0.2)
 

@@ -17,12 +17,6 @@ CAT = [{"role": "user", "content": "Tell me a story about a cat."}]
 
 
 @pytest.fixture(scope="module")
-def model():
-    with gomlx.load() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def url(model):
     with serving(gomlx.serve.app({"fable": model}, max_streams=4)) as address:
         yield address + "/v1"

@@ -19,12 +19,6 @@ CAT = [{"role": "user", "content": "Tell me a story about a cat."}]
 
 
 @pytest.fixture(scope="module")
-def model():
-    with gomlx.load() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def client(model):
     with serving(gomlx.serve.app(model)) as address, httpx.Client(base_url=address, timeout=60) as made:
         yield made

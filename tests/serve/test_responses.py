@@ -12,12 +12,6 @@ CAT = "Tell me a story about a cat."
 
 
 @pytest.fixture(scope="module")
-def model():
-    with gomlx.load() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def client(model):
     with serving(gomlx.serve.app(model, any_model_name=True, keep_responses=2)) as address, \
             openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0) as made:

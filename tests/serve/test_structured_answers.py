@@ -17,12 +17,6 @@ SCHEMA = {"type": "object", "properties": {"name": {"enum": ["Tom", "Kitty"]}, "
 
 
 @pytest.fixture(scope="module")
-def model():
-    with gomlx.load() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def client(model):
     with serving(gomlx.serve.app(model, any_model_name=True)) as address, \
             openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0) as made:
