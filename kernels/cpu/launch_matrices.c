@@ -199,15 +199,10 @@ static bool rounded_x(gm_recorder *r, const gm_rounded_low *low, const float *x,
     return LAUNCH(r, rounded_rows, &a, kernels_tiles(n, GM_TILE_LINES), grain_for(GM_TILE_LINES * k), 0);
 }
 
-/* A small matrix as tiles in a workspace; NULL: there is none for it. */
-static const uint16_t *rounded_tiles_of(gm_recorder *r, const float *x, int64_t lines, int64_t k, bool turned) {
-    const gm_rounded_matrix_args a = {.out = r->workspace(r, (size_t)kernels_rounded_bytes(lines, k)),
-                                      .x = x,
-                                      .rows = turned ? lines : k,
-                                      .columns = turned ? k : lines,
-                                      .turned = turned};
-    const bool done = a.out && LAUNCH(r, rounded_matrix, &a, kernels_tiles(lines, GM_TILE_LINES), 1, LAUNCH_PART);
-    return done ? a.out : NULL;
+/* A small matrix as tiles. */
+static bool rounded_small(gm_recorder *r, uint16_t *out, const float *x, int64_t lines, int64_t k, bool turned) {
+    const gm_rounded_matrix_args a = {out, x, turned ? lines : k, turned ? k : lines, turned};
+    return LAUNCH(r, rounded_matrix, &a, kernels_tiles(lines, GM_TILE_LINES), 1, LAUNCH_PART);
 }
 
 /* The term's matrices as tiles, where there is a term, and where its rows go. */
@@ -215,16 +210,19 @@ static bool rounded_term(gm_recorder *r, const gm_rounded_matmul_args *a, int64_
                          const uint16_t **up) {
     const int64_t width = a->turned ? a->weight.rows : a->weight.k, depth = a->turned ? a->weight.k : a->weight.rows;
     const size_t rows = (size_t)(kernels_tiles(n, GM_TILE_LINES) * GM_TILE_LINES);
+    uint16_t *first, *second;
     *low = (gm_rounded_low){.rank = a->rank, .scale = a->scale};
     *up = NULL;
     if (a->rank == 0) return true;
     low->down_lines = kernels_tiles(depth, GM_TILE_K) * GM_TILE_ITEMS;
     low->sums = r->workspace(r, rows * GM_ROUNDED_RANK * sizeof(float));
     low->tiles = low->sums ? r->workspace(r, (size_t)kernels_rounded_bytes(n, a->rank)) : NULL;
-    low->down = low->tiles ? rounded_tiles_of(r, a->down, a->rank, depth, a->turned) : NULL;
-    *up = low->down ? rounded_tiles_of(r, a->up, width, a->rank, a->turned) : NULL;
-    r->fence(r);
-    return *up != NULL;
+    first = low->tiles ? r->workspace(r, (size_t)kernels_rounded_bytes(a->rank, depth)) : NULL;
+    second = first ? r->workspace(r, (size_t)kernels_rounded_bytes(width, a->rank)) : NULL;
+    low->down = first;
+    *up = second;
+    return second && rounded_small(r, first, a->down, a->rank, depth, a->turned) &&
+           rounded_small(r, second, a->up, width, a->rank, a->turned) && (r->fence(r), true);
 }
 
 bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t n) {
