@@ -43,9 +43,8 @@ static gm_status term_eval(gm_array *out, gm_queue *q, bool turned, const float 
     GM_TRY(array_alloc(low, q));
     GM_TRY(residual ? array_alloc_like(out, q, IN_RESIDUAL) : array_alloc(out, q));
     return DISPATCH(q, rounded_matmul, out->shape[0], .out = array_ptr(out), .x = x, .weight = matrix_of(in[IN_W]),
-                    .turned = turned, .bias = bias, .residual = residual, .rank = low->shape[1],
-                    .down = turned ? a : b, .up = turned ? b : a, .scale = ((const term_param *)out->param)->scale,
-                    .low = array_ptr(low));
+                    .turned = turned, .bias = bias, .residual = residual, .rank = low->shape[1], .down = turned ? a : b,
+                    .up = turned ? b : a, .scale = ((const term_param *)out->param)->scale, .low = array_ptr(low));
 }
 
 /* ---- backwards: cot @ W + low @ A, low = scale * cot @ B ---- */
@@ -97,8 +96,8 @@ static gm_status linear_eval(gm_array *out, gm_queue *q) {
 
 static void linear_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
     gm_array *back[BACK_INPUTS] = {cots[0], in[IN_W], in[IN_A], in[IN_B]}, *found[2];
-    if (!cots[0] || array_nodes(s, &rounded_linear_back_op, back, BACK_INPUTS, out->param, sizeof(term_param), 2,
-                                found) != GM_OK)
+    if (!cots[0] ||
+        array_nodes(s, &rounded_linear_back_op, back, BACK_INPUTS, out->param, sizeof(term_param), 2, found) != GM_OK)
         return;
     grad[IN_X] = found[0];
     grad[IN_A] = sequence_matrix_gradient(s, found[1], in[IN_X], in[IN_STARTS], in[IN_SUM_A], true);
