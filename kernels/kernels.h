@@ -625,6 +625,7 @@ typedef struct {
     const float *left, *right, *so_far;
     const int32_t *starts; /* [sequences + 1] */
     int64_t sequences, m, k;
+    bool rounded; /* both factors, to bfloat16: k is a multiple of 16, and a sequence gives a sum from zero */
 } gm_sequence_outer_args;
 #define GM_OUTER_BLOCK 128
 /* out [n, k] = x * factor where a word is `least` or more, else 0. Words of columns 2 c and 2 c + 1 of a sequence's row
@@ -738,4 +739,6 @@ const char *kernels_isa(const gm_kernels *table);
 const char *kernels_family(const gm_kernels *table);
 /* One line on what the CPU has and why this table was chosen, for `gomlx doctor`. */
 const char *kernels_reason(void);
+
+#define GM_ROUNDED_RANK 32 /* of a term beside a matrix that is rounded, at most: one tile along k */
 #endif
