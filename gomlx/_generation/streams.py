@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from gomlx import _gomlx
@@ -113,13 +114,15 @@ class Generation:
         elif self._follower is not None and token.id >= 0:
             self._follower.took(token.id)
 
-    def close(self, finish_reason="cancelled", error=None):
-        """Ends the generation and makes its result."""
+    def close(self, finish_reason="cancelled", error=None, later=None):
+        """Ends the generation and makes its result. later: a list for what gives its memory back, where a forward pass
+        with rows of it goes on meanwhile; None: that is done now."""
         if self.result is not None:
             return
         stats = NO_STATS
         if self.stream is not None:
-            self.stream.close()
+            if later is None:
+                self.stream.close()
             stats = self.stream.stats()
         text = "".join(self._texts)
         parsed = Parsed(None, text, [])
@@ -127,10 +130,10 @@ class Generation:
             self.parts += self.reader.parser.finish()
             parsed = self.reader.parser.parsed
         outcome = self._outcome(finish_reason, error, bool(parsed.tool_calls))
-        if self.session is not None and self._keep is not None and error is None:   # all that may fail comes before
-            self._keep(self.session, self._ids)
-        elif self.session is not None:
-            self.session.close()
+        if later is None:                       # all that may fail comes before
+            self._release(keeps=error is None)
+        else:
+            later.append(partial(self._release, keeps=False))
         self.result = Result(
             text=text, tokens=self._ids, finish_reason="error" if error is not None else finish_reason,
             prompt_tokens=stats["prompt_tokens"], cached_tokens=stats["cached_tokens"],
@@ -144,6 +147,14 @@ class Generation:
             prefill_difference=self._prefill_difference,
             profile=self.stream.profile() if self.stream is not None else None,
             **vars(parsed), **outcome)
+
+    def _release(self, keeps):
+        if self.stream is not None:
+            self.stream.close()
+        if self.session is not None and self._keep is not None and keeps:
+            self._keep(self.session, self._ids)
+        elif self.session is not None:
+            self.session.close()
 
     def _outcome(self, finish_reason, error, has_calls):
         """What the answer is under its constraint, as fields of Result."""

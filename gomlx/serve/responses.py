@@ -18,7 +18,7 @@ from gomlx.serve.errors import Refused
 from gomlx.serve.fields import Fields, anything, flag, integer, mapping, one_of, text
 from gomlx.serve.jobs import Arrived, Job
 from gomlx.serve.openai import needs, own
-from gomlx.serve.sse import EventStream, event
+from gomlx.serve.sse import EventStream, dumps, event
 from gomlx.serve.state import State
 from gomlx.serve.tool_options import tool_options
 
@@ -89,7 +89,7 @@ def get(state: State, request: Request) -> dict[str, Any]:
 def delete(state: State, request: Request) -> dict[str, Any]:
     name = request.path_params["name"]
     kept(state, name)
-    del state.responses[name]
+    state.responses.drop(name)
     return {"id": name, "object": "response", "deleted": True}
 
 
@@ -240,9 +240,8 @@ class Voice:
             return
         turn = response_items.messages("output", [
             {name: value for name, value in one.items() if name != "encrypted_content"} for one in made["output"]])
-        state.responses[made["id"]] = made, self._history + turn
-        while len(state.responses) > state.settings.keep_responses:
-            state.responses.popitem(last=False)
+        history = self._history + turn
+        state.responses.keep(made["id"], (made, history), len(dumps(made)) + len(dumps(history)))
 
     def whole(self, result: Result) -> dict[str, Any]:
         logprobs = response_items.logprobs_of(self._tokenizer, result) if self._with_logprobs else []
