@@ -189,6 +189,11 @@ class Request(TokenStream):
             yield from self._parts
 
     @property
+    def prompt_scores(self) -> tuple[list[float | None], list[tuple[tuple[int, float], ...]]] | None:
+        """prompt_logprobs and prompt_top_logprobs of the result to be, from the first token on; None: not asked for."""
+        return self._made.prompt_scores
+
+    @property
     def queue_seconds(self) -> float | None:
         """How long it waited until its prompt was begun; None while it waits."""
         return None if self._admitted is None else self._admitted - self._submitted
@@ -314,6 +319,7 @@ class Scheduler:
             model._open(prompt, options, deadline, ids=ids, begin=model._engine.new_session()).close()
         self._check_room(len(ids))
         shares = model._shares(options.adapter)
+        alone = options.steer or options.prompt_logprobs is not None
         opener = partial(model._open, prompt, options, deadline, ids=ids)
         with self._lock:
             if self._closing:
@@ -322,7 +328,7 @@ class Scheduler:
                 self._counts["refused"] += 1
                 raise QueueFull(f"{len(self._waiting)} requests wait and {len(self._live)} are computed; the queue has "
                                 f"room for {self._queue}")
-            request = Request(self, opener, ids, None if options.steer else model._uses(shares),
+            request = Request(self, opener, ids, None if alone else model._uses(shares),
                               priority, deadline, next(self._numbers))
             self._counts["requests"] += 1
             heapq.heappush(self._waiting, request)

@@ -38,6 +38,10 @@ class Result:
     logprobs: list[float]       # of each token, in the model's own distribution
     # Of each token: (id, logprob) of the likeliest, if top_logprobs was given.
     top_logprobs: list[tuple[tuple[int, float], ...]]
+    # prompt_logprobs: of each token of the prompt, and as many of the likeliest as were asked for; None and () for the
+    # first, and for those that were not computed
+    prompt_logprobs: list[float | None] | None = None
+    prompt_top_logprobs: list[tuple[tuple[int, float], ...]] | None = None
     reasoning: str | None = None        # what came between the markers of reasoning; None: there were none
     answer: str = ""                    # the text without reasoning, calls of tools and their markup
     tool_calls: list[ToolCall] = field(default_factory=list)    # one that could not be read has an error and its text
@@ -98,11 +102,14 @@ class Generation:
         self._ids = []
         self._logprobs = []
         self._top_logprobs = []
+        self.prompt_scores = None               # (log probabilities, likeliest) of the prompt, from the first token on
         self._started = time.monotonic()
 
     def take(self, token):
         if self._prober is not None:
             self._prober.take(token)
+        if not self._texts:
+            self.prompt_scores = self.stream.prompt_logprobs()
         self._texts.append(token.text)
         self.parts = self.reader.feed(token.id, token.text) if self.reader else [Part("answer", token.text)]
         if token.id >= 0:
@@ -124,6 +131,7 @@ class Generation:
             if later is None:
                 self.stream.close()
             stats = self.stream.stats()
+            self.prompt_scores = self.prompt_scores or self.stream.prompt_logprobs()
         text = "".join(self._texts)
         parsed = Parsed(None, text, [])
         if self.reader is not None:
@@ -145,6 +153,7 @@ class Generation:
             total_seconds=time.monotonic() - self._started, peak_memory_bytes=stats.get("peak_memory_bytes", 0),
             active_memory_bytes=_gomlx._processor_memory()[0],
             prefill_difference=self._prefill_difference,
+            **dict(zip(("prompt_logprobs", "prompt_top_logprobs"), self.prompt_scores or (), strict=False)),
             profile=self.stream.profile() if self.stream is not None else None,
             **vars(parsed), **outcome)
 

@@ -67,10 +67,11 @@ SEEDS = [
     ("/detokenize", {"tokens": [5, 6, 7]}),
 ]
 NAMES = sorted({name for _, body in SEEDS for name in body} | {"model", "user", "metadata", "functions", "nonsense"})
-VALUES = [None, True, False, 0, 1, -1, 2, 3.5, -0.0, 1e308, 10**30, -2**63, 2**31, "", "a", "Hi", "\x00", "é😀",
-          "<think>", "<|im_start|>", "x" * 3000, "{", "{}", "[]", '{"a":1}', [], {}, [[]], [None], [1, 2], ["a"], [{}], {"a": 1},
-          {"type": "text", "text": "t"}, {"type": "object"}, {"type": "function"}, {"$ref": "#"},
-          {"anyOf": [{"$ref": "#"}]}, "(a*)*b", "[", "auto", "none", "required", "any", "text", "user", "tool", "function", "weather"]
+VALUES = [
+    None, True, False, 0, 1, -1, 2, 3.5, -0.0, 1e308, 10**30, -2**63, 2**31, "", "a", "Hi", "\x00", "é😀", "<think>",
+    "<|im_start|>", "x" * 3000, "{", "{}", "[]", '{"a":1}', [], {}, [[]], [None], [1, 2], ["a"], [{}], {"a": 1},
+    {"type": "text", "text": "t"}, {"type": "object"}, {"type": "function"}, {"$ref": "#"}, {"anyOf": [{"$ref": "#"}]},
+    "(a*)*b", "[", "auto", "none", "required", "any", "text", "user", "tool", "function", "weather"]
 SLOWEST = 60                    # seconds after which a request counts as one that never ends
 
 

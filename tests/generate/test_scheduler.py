@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import gomlx
@@ -159,6 +160,57 @@ def test_a_request_keeps_its_scheduler(model, alone):
     stream = model.scheduler().generate(PROMPTS[1], **options(1))
     gc.collect()
     assert same(stream.read(), alone[1])
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_log_probabilities_of_prompts(shared, name):
+    """Those of score(), alone and beside others, however the prompt is cut, and nothing else is changed by them."""
+    rng = random.Random(2)
+    with gomlx.load(os.path.join(shared, "data", "models", name)) as model:
+        prompts = [[rng.randrange(10, 300) for _ in range(n)] for n in (1, 2, 40, 300)]
+        asked = {"max_tokens": 4, "seed": 1, "temperature": 1.0}
+        alone = [model.generate(one, **asked).read() for one in prompts]
+        with model.scheduler(gap_ms=0.01) as scheduler:
+            gate = Gate()
+            beside = scheduler.generate([9] * 50, max_tokens=30, ignore_eos=True, logits_processors=[gate])
+            streams = [scheduler.generate(one, **asked, prompt_logprobs=2) for one in prompts]
+            gate.set()
+            for stream, want, score in zip(streams, alone, model.score(prompts), strict=True):
+                found = stream.read()
+                assert same(found, want) and found.prompt_logprobs == list(score.logprobs)
+                assert stream.prompt_scores == (found.prompt_logprobs, found.prompt_top_logprobs)
+                assert found.cached_tokens == 0
+            assert beside.read()
+        check_tops(model, prompts[2], found=streams[2].result)
+
+
+def check_tops(model, prompt, found):
+    rows = np.asarray(model.logits(prompt))
+    assert found.prompt_top_logprobs[0] == ()
+    for i, top in enumerate(found.prompt_top_logprobs[1:]):
+        assert [one for one, _ in top] == list(np.argsort(-rows[i], kind="stable")[:2])
+        assert dict(top).get(prompt[i + 1], found.prompt_logprobs[i + 1]) == found.prompt_logprobs[i + 1]
+
+
+def test_log_probabilities_of_a_prompt_in_other_ways(model):
+    ids = model.encode(PROMPTS[2])
+    want = list(model.score(ids).logprobs)
+    for more in ({}, {"prefill": "token"}, {"max_tokens": 0}, {"n": 2, "max_tokens": 1}):
+        found = model.generate(ids, **{"max_tokens": 2} | more, prompt_logprobs=0).read()
+        for one in found if isinstance(found, list) else [found]:
+            assert one.prompt_logprobs == want and set(one.prompt_top_logprobs) == {()}
+    session = model.session()
+    for _ in range(2):                          # nothing of the session is reused, and it goes on
+        found = model.generate(ids, max_tokens=1, session=session, reset=True, prompt_logprobs=1).read()
+        assert found.prompt_logprobs == want and found.cached_tokens == 0
+    assert model.generate(ids, max_tokens=1).read().prompt_logprobs is None
+    cut = model.generate(ids, prompt_logprobs=1)
+    cut.close()
+    assert cut.result.prompt_logprobs == [None] * len(ids)
+    with pytest.raises(ValueError, match="prompt_logprobs"):
+        model.generate(ids, prompt_logprobs=257)
+    with pytest.raises(ValueError, match="prompt_logprobs together with edits or activations"):
+        model.generate(ids, prompt_logprobs=1, probe=lambda event: None)
 
 
 class SlowPass:

@@ -1,4 +1,4 @@
-"""Some of the requests of tests/fuzz/mutated_requests.py: none gets a 500, or none of its protocol, or leaves something."""
+"""Some of the requests of tests/fuzz/mutated_requests.py: none gets a 500, or leaves something behind."""
 import asyncio
 import logging
 import os
