@@ -134,7 +134,8 @@ class Voice:
 
     def ended(self, index: int, result: Result) -> bytes:
         return self._echoed(index) + self._chunk(
-            index, "", dumps(self._said(index) if self._unsaid[index] else None), dumps(REASONS.get(result.finish_reason, "stop")),
+            index, "", dumps(self._said(index) if self._unsaid[index] else None),
+            dumps(REASONS.get(result.finish_reason, "stop")),
             ',"gomlx":' + dumps(own(self._job, index)))
 
     def end(self) -> bytes:

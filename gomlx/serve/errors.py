@@ -64,8 +64,9 @@ def refused(error: BaseException) -> Refused:
 
 def log_failure(error: BaseException, said: str) -> None:
     """One line: the request's number, the error and where it was raised, without the request's body."""
-    entry = {"id": NUMBER.get(), "error": f"{type(error).__name__}: {said:.{SAID}}", "at": [
-        f"{os.path.basename(one.filename)}:{one.lineno} {one.name}" for one in traceback.extract_tb(error.__traceback__)]}
+    at = traceback.extract_tb(error.__traceback__)
+    entry = {"id": NUMBER.get(), "error": f"{type(error).__name__}: {said:.{SAID}}",
+             "at": [f"{os.path.basename(one.filename)}:{one.lineno} {one.name}" for one in at]}
     log.error("%s", " ".join(f"{name}={json.dumps(value)}" for name, value in entry.items()), extra={"entry": entry})
 
 
