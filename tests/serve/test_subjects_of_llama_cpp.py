@@ -20,7 +20,7 @@ STORY = "Once upon a time there was a big dog who lived in a house. "
 
 @pytest.fixture(scope="module")
 def model():
-    with gomlx.load(context_length=512) as made:
+    with gomlx.load(context_length=512, prompt_cache=gomlx.PromptCache(min_tokens=64)) as made:
         yield made
 
 
