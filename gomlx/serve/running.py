@@ -19,7 +19,7 @@ log = logging.getLogger("gomlx.serve")
 HEAD_SECONDS = 15               # for the head of a request to come
 HEAD_BYTES = 1 << 16            # of it
 UNREAD_BYTES = 1 << 26          # of a body that was refused before it came, until the connection ends
-CONNECTIONS = 4096              # open at a time; uvicorn answers others with 503
+CONNECTIONS = 1 << 14           # open at a time; uvicorn answers others with 503
 
 
 class Patience:
