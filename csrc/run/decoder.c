@@ -5,7 +5,8 @@
  *      sequence alone (kernels), so a member's tokens have the same bits whatever else is decoded.
  *  (2) The next pass begins when no member has unread logits: they live in the step until then.
  *  (3) A pass that does not finish is rolled back for every member with rows in it; they request those rows again.
- *  (4) A member with taps has passes of its own, in turn with those that the others share.
+ *  (4) A member with taps has passes of its own, in turn with those that the others share; so has one whose prompt is
+ *      scored, for these rows, which need logits each.
  *  (5) Steps of one row per member are cached by the members' number and adapters, so that a plan is recorded once for
  *      each. Those with adapters that no member has any more go: they would keep them alive. */
 #include "run/decoder.h"
@@ -38,6 +39,7 @@ struct gm_decoder {
     gm_step *kept[KEPT_STEPS]; /* one row per member; most recently used first */
     gm_step *prefill;          /* the last step with more rows than members, until decoding begins */
     bool left;                 /* a member with adapters did, since the last pass */
+    bool scores;               /* the current pass has logits of each of its rows, which are one member's */
     int turn;                  /* index of the next member that may have a pass of its own */
     int64_t pass_rows;         /* of a pass, at most, but for members that decode */
     int64_t gap_ns;            /* that prompts may keep members that decode waiting; 0: any */
@@ -180,21 +182,8 @@ void decoder_remove(gm_decoder *d, gm_stream *st) {
 
 /* ---- passes ---- */
 
-static bool choose_tapped(gm_decoder *d, int64_t *rows, bool *logits) {
-    while (d->turn < d->n) {
-        gm_stream *st = d->members[d->turn++];
-        int64_t asked = st->taps ? stream_pending_rows(st) : 0;
-        if (asked == 0)
-            continue;
-        *rows = asked < d->pass_rows ? asked : d->pass_rows;
-        *logits = *rows == asked;
-        d->in_pass[0] = st;
-        d->row_counts[0] = (int32_t)*rows;
-        d->n_in_pass = 1;
-        return true;
-    }
-    d->turn = 0;
-    return false;
+static bool has_own_pass(const gm_stream *st) {
+    return st->taps || (stream_scores_prompt(st) && stream_pending_rows(st) > 1);
 }
 
 /* Members with the same adapters come one after another. */
@@ -228,7 +217,7 @@ static gm_stream *next_prompt(const gm_decoder *d) {
     for (int i = 0; i < d->n; i++) {
         gm_stream *st = d->members[i];
         const int64_t asked = stream_pending_rows(st), left = asked - st->waited;
-        if (asked > 1 && !st->taps && (!best || left < least) && !is_in_pass(d, st)) {
+        if (asked > 1 && !has_own_pass(st) && (!best || left < least) && !is_in_pass(d, st)) {
             best = st;
             least = left;
         }
@@ -252,9 +241,40 @@ static void put_in_pass(gm_decoder *d, gm_stream *st, int64_t count) {
     d->row_counts[d->n_in_pass++] = (int32_t)count;
 }
 
+/* Of a pass of its own; where all have logits, as many as have room, and beside members that decode as fit the gap. */
+static int64_t own_rows(gm_decoder *d, const gm_stream *st, int64_t asked) {
+    int64_t most = d->pass_rows;
+    if (stream_scores_prompt(st)) {
+        const int64_t room = LOGITS_FLOATS / d->model->config.vocab;
+        d->n_in_pass = 0;
+        for (int i = 0; i < d->n; i++)
+            d->n_in_pass += d->members[i]->decodes;
+        most = prompt_rows(d);
+        most = room < 2 ? 2 : room < most ? room : most;
+    }
+    return asked < most ? asked : most;
+}
+
+static bool choose_own(gm_decoder *d, int64_t *rows, bool *logits) {
+    while (d->turn < d->n) {
+        gm_stream *st = d->members[d->turn++];
+        const int64_t asked = has_own_pass(st) ? stream_pending_rows(st) : 0;
+        if (asked == 0)
+            continue;
+        *rows = own_rows(d, st, asked);
+        *logits = *rows == asked;
+        d->in_pass[0] = st;
+        d->row_counts[0] = (int32_t)*rows;
+        d->n_in_pass = 1;
+        return true;
+    }
+    d->turn = 0;
+    return false;
+}
+
 /* Chooses the members of the next pass and their rows; GM_END when no member has rows. */
 static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
-    if (choose_tapped(d, rows, logits))
+    if (choose_own(d, rows, logits))
         return GM_OK;
     const int64_t most = LOGITS_FLOATS / d->model->config.vocab;
     d->n_in_pass = 0;
@@ -274,7 +294,7 @@ static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
     for (int i = 0; i < d->n; i++) /* a pass's rows are what it waited for */
         d->members[i]->waited += stream_pending_rows(d->members[i]) > 1 ? d->pass_rows / 4 : 0;
     group_members(d);
-    return d->n_in_pass || choose_tapped(d, rows, logits) ? GM_OK : GM_END;
+    return d->n_in_pass || choose_own(d, rows, logits) ? GM_OK : GM_END;
 }
 
 /* The pass that was chosen. */
@@ -369,7 +389,9 @@ static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
     d->started = clock_ns();
     begin_profile(d);
     *failed = d->in_pass[d->n_in_pass - 1];
+    d->scores = d->n_in_pass == 1 && rows > 1 && stream_scores_prompt(d->in_pass[0]);
     GM_TRY(d->in_pass[0]->taps              ? tapped_step(d)
+           : d->scores                      ? prefill_step(d, STEP_ALL)
            : rows == d->n_in_pass && logits ? decode_step(d)
                                             : prefill_step(d, logits ? STEP_LAST : STEP_NONE));
     for (int i = 0; i < d->n_in_pass; i++) {
@@ -449,8 +471,12 @@ static gm_status run_pass(gm_decoder *d, int64_t deadline) {
         measure(d, seconds * 1e9);
         if (d->profiled)
             end_profile(d);
-        for (int i = 0; i < d->n_in_pass; i++)
-            stream_commit(d->in_pass[i], d->row_counts[i], seconds, &d->pass, d->step, i);
+        for (int i = 0; i < d->n_in_pass; i++) {
+            if (stream_scores_prompt(d->in_pass[i]) && (d->scores || d->row_counts[i] == 1))
+                stream_score_prompt(d->in_pass[i], d->row_counts[i], d->step, i);
+            stream_commit(d->in_pass[i], d->row_counts[i], seconds, &d->pass, d->step,
+                          d->scores ? d->row_counts[i] - 1 : i);
+        }
         return GM_OK;
     }
 }
