@@ -110,8 +110,7 @@ static gm_array *sdpa_compose(gm_scope *s, gm_array *const *in, int n_in, const 
     rows = gm_reshape(s, rows, 5, (int64_t[]){B, kv, group, T, D});
     gm_array *keys = gm_reshape(s, gm_astype(s, in[IN_K], wide), 5, (int64_t[]){B, kv, 1, S, D});
     keys = gm_transpose(s, keys, 5, (int[]){0, 1, 2, 4, 3});
-    gm_array *mask = array_is_none(in[IN_MASK]) ? NULL
-                                                : gm_reshape(s, in[IN_MASK], 5, (int64_t[]){B, kv, group, T, S});
+    gm_array *mask = array_is_none(in[IN_MASK]) ? NULL : gm_reshape(s, in[IN_MASK], 5, (int64_t[]){B, kv, group, T, S});
     const bool added = mask && mask->dtype != GM_BOOL;
     gm_array *scores = added ? gm_addmm(s, gm_astype(s, mask, wide), rows, keys, 1, 1) : gm_matmul(s, rows, keys);
     if (p->causal) {
