@@ -652,6 +652,12 @@ typedef struct { /* dx may be grad; weight [dim] or NULL */
     int64_t dim;
     float eps;
 } gm_rms_norm_grad_args;
+typedef gm_rms_norm_grad_args gm_layer_norm_grad_args;
+typedef struct { /* rows of dim, side by side; dx may be grad or y */
+    float *dx;
+    const float *y, *grad;
+    int64_t dim;
+} gm_softmax_grad_args;
 /* A step of Adam for one parameter: m_out = b1 * m + c1 * g, v_out = b2 * v + c2 * g**2, and out = w * shrink - rate *
  * m_out / (sqrt(v_out) * scale + eps), each operation rounded. An output may have the memory of the input of its place.
  */
