@@ -33,6 +33,12 @@ typedef struct {
 #define DEVICE_WHY 512 /* bytes of a reason */
 
 typedef struct gm_device_state gm_device_state;
+typedef struct gm_device_graph gm_device_graph;
+typedef struct {
+    gm_kernel fn;
+    const void *args;
+    int64_t n;
+} gm_device_launch;
 typedef struct {
     const char *kind; /* "cuda" */
     const gm_contracts *contracts;
@@ -54,6 +60,12 @@ typedef struct {
     gm_device_result (*copy)(gm_device_state *d, void *to, const void *from, size_t bytes);
     /* fn(args, 0, n), which starts kernels. */
     gm_device_result (*launch)(gm_device_state *d, gm_kernel fn, const void *args, int64_t n);
+    /* Launches that are begun together, as often as they are replayed, with what they read in memory then. None of them
+     * begins now, and each has run before. NULL in out with DEVICE_OK: they are to be begun one by one, as always where
+     * the call itself is NULL. drop waits for nothing: what was begun goes on. */
+    gm_device_result (*capture)(gm_device_state *d, const gm_device_launch *launches, int64_t n, gm_device_graph **out);
+    gm_device_result (*replay)(gm_device_state *d, gm_device_graph *graph);
+    void (*drop)(gm_device_state *d, gm_device_graph *graph);
     /* What was asked for before is done when wait(mark) says DEVICE_OK. Marks rise from 1; 0: the device is lost. */
     uint64_t (*mark)(gm_device_state *d);
     /* DEVICE_AGAIN at the deadline, a time of CLOCK_MONOTONIC (0: only look). What failed on the way is said here. */

@@ -270,6 +270,29 @@ gm_status device_launch(const device *d, gm_kernel fn, const void *args, int64_t
     return result == DEVICE_OK ? GM_OK : failed(d, result, "a launch");
 }
 
+gm_status device_capture(const device *d, const gm_device_launch *launches, int64_t n, gm_device_graph **out) {
+    gm_device_result result;
+    *out = NULL;
+    if (!d->calls->capture)
+        return GM_OK;
+    CALL(d, result, capture(d->state, launches, n, out));
+    return result == DEVICE_OK ? GM_OK : failed(d, result, "a graph");
+}
+
+gm_status device_replay(const device *d, gm_device_graph *graph) {
+    gm_device_result result;
+    CALL(d, result, replay(d->state, graph));
+    return result == DEVICE_OK ? GM_OK : failed(d, result, "a graph");
+}
+
+void device_drop(const device *d, gm_device_graph *graph) {
+    if (is_lost(d))
+        return;
+    pthread_mutex_lock(&of(d)->line);
+    d->calls->drop(d->state, graph);
+    pthread_mutex_unlock(&of(d)->line);
+}
+
 gm_status device_mark(const device *d, uint64_t *mark) {
     CALL(d, *mark, mark(d->state));
     return *mark ? GM_OK : failed(d, DEVICE_LOST, "a mark");

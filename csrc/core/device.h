@@ -53,6 +53,10 @@ gm_status device_await(int number); /* until what was asked for before is done *
 void *device_pinned(const device *d, size_t bytes);
 void device_unpin(const device *d, void *memory);
 gm_status device_launch(const device *d, gm_kernel fn, const void *args, int64_t n);
+/* Launches that have all run before, to be begun with one call. NULL with GM_OK: the device begins them one by one. */
+gm_status device_capture(const device *d, const gm_device_launch *launches, int64_t n, gm_device_graph **out);
+gm_status device_replay(const device *d, gm_device_graph *graph);
+void device_drop(const device *d, gm_device_graph *graph);
 gm_status device_mark(const device *d, uint64_t *mark);
 /* GM_AGAIN at the deadline, a time of clock_ns; 0: without one. */
 gm_status device_wait(const device *d, uint64_t mark, int64_t deadline_ns);

@@ -1,7 +1,11 @@
 /* device_run.c - a recorded queue on a device: launches are begun in runs, so that the host can go on recording, and
  * that what is cancelled ends soon: never more than two runs are on their way, and a run has as many launches as took
  * RUN_NS. What a run takes shows when it is over: the first two have few launches, and so what is cancelled ends within
- * 2 * RUN_NS, or the time of 2 * FIRST_LAUNCHES launches, unless much longer launches follow short ones. */
+ * 2 * RUN_NS, or the time of 2 * FIRST_LAUNCHES launches, unless much longer launches follow short ones.
+ *
+ * A queue that repeats becomes a graph once it has run: by then what its kernels need is loaded, and the same launchers
+ * choose the same kernels again. */
+#include "base/memory.h"
 #include "core/queue_state.h"
 
 #define FIRST_LAUNCHES 4
@@ -59,7 +63,43 @@ static gm_status issue_run(gm_queue *q) {
     return device_mark(q->device, &q->marks[0]);
 }
 
+void queue_repeats(gm_queue *q) { q->repeats = true; }
+
+void device_forget_graph(gm_queue *q) {
+    if (q->graph)
+        device_drop(q->device, q->graph);
+    q->graph = NULL;
+    q->has_run = false;
+}
+
+static gm_status capture(gm_queue *q) {
+    gm_device_launch *launches = memory_array((size_t)q->count, sizeof *launches);
+    if (!launches)
+        return error_code();
+    for (int64_t i = 0; i < q->count; i++)
+        launches[i] = (gm_device_launch){q->launches[i].fn, q->launches[i].args, q->launches[i].n};
+    const gm_status status = device_capture(q->device, launches, q->count, &q->graph);
+    memory_free(launches);
+    if (status == GM_OK)
+        q->repeats = q->graph != NULL;
+    return status;
+}
+
+/* All launches, with one call; or none, where that cannot be. */
+static gm_status issue_graph(gm_queue *q) {
+    if (!q->repeats || !q->has_run || q->profile || q->issued > 0 || q->count == 0)
+        return GM_OK;
+    if (!q->graph)
+        GM_TRY(capture(q));
+    if (!q->graph)
+        return GM_OK;
+    GM_TRY(device_replay(q->device, q->graph));
+    q->marked[0] = q->issued = q->count;
+    return device_mark(q->device, &q->marks[0]);
+}
+
 gm_status device_issue(gm_queue *q, int64_t deadline_ns) {
+    GM_TRY(issue_graph(q));
     while (q->issued < q->count || staging_waits(q)) {
         GM_TRY(await_runs(q, 1, deadline_ns));
         GM_TRY(issue_run(q));
@@ -70,6 +110,7 @@ gm_status device_issue(gm_queue *q, int64_t deadline_ns) {
 gm_status device_step(gm_queue *q, int64_t deadline_ns) {
     GM_TRY(device_issue(q, deadline_ns));
     GM_TRY(await_runs(q, 0, deadline_ns));
+    q->has_run = true;
     return queue_check(q);
 }
 

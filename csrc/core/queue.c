@@ -83,6 +83,7 @@ void queue_reset(gm_queue *q) {
     q->lacks = false;
     q->issued = q->done = 0;
     q->marks[0] = q->marks[1] = 0;
+    device_forget_graph(q);
     queue_release(q, true);
     staging_reset(q);
 }
@@ -90,6 +91,7 @@ void queue_reset(gm_queue *q) {
 void queue_free(gm_queue *q) {
     if (!q)
         return;
+    device_forget_graph(q);
     queue_release(q, false);
     staging_free(q);
     free_arenas(q, q->arenas);

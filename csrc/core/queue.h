@@ -88,6 +88,9 @@ gm_status device_step(gm_queue *q, int64_t deadline_ns);  /* and waits for it */
 /* Waits for what was begun. failed: what it came to is not known. */
 void device_finish(gm_queue *q, bool failed);
 
+/* The recorded launches run often, and are short: from the second run on a device begins them with one call, if it can
+ * and no profile is asked for. What cancels such a run waits for all of it. */
+void queue_repeats(gm_queue *q);
 /* On whatever device it is of: begin, go on until it is not GM_AGAIN, then end; or give up at any time, which skips the
  * rest. A queue that has run can begin again. The caller holds the run lock. */
 void queue_begin(gm_queue *q, int n_threads);

@@ -90,11 +90,14 @@ struct gm_queue {
     /* on a device */
     bool lacks; /* a contract that a node asked for */
     staging *staging;
-    int64_t issued, done; /* launches that were begun, and that are known to have run */
-    uint64_t marks[2];    /* after the last launches that were begun, and after those before them; 0: none */
-    int64_t marked[2];    /* how many launches these are after */
-    int64_t run_launches; /* of the next run */
-    int64_t run_begun;    /* when the device came to the oldest run on its way */
+    int64_t issued, done;   /* launches that were begun, and that are known to have run */
+    uint64_t marks[2];      /* after the last launches that were begun, and after those before them; 0: none */
+    int64_t marked[2];      /* how many launches these are after */
+    int64_t run_launches;   /* of the next run */
+    gm_device_graph *graph; /* of all launches; NULL: they are begun one by one */
+    bool repeats;           /* what is recorded runs often, and is short */
+    bool has_run;           /* all of it, once */
+    int64_t run_begun;      /* when the device came to the oldest run on its way */
 };
 
 /* Returns the buffers that the recording holds. Their marks are written under the run lock only: a queue that dies
@@ -102,6 +105,7 @@ struct gm_queue {
 void queue_release(gm_queue *q, bool clear_marks);
 void staging_reset(gm_queue *q); /* its memory may be written again */
 void staging_free(gm_queue *q);
+void device_forget_graph(gm_queue *q);
 bool staging_waits(const gm_queue *q);
 gm_status staging_send(gm_queue *q); /* begins the copies of what is not sent */
 #endif

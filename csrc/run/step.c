@@ -225,6 +225,8 @@ static gm_status start_run(gm_step *st) {
     GM_TRY(model_begin_pass(st->model));
     GM_TRY(batch_state_send(st->batch));
     queue_profile(plan_queue(st->plan), st->profile);
+    if (batch_state_has_single_rows(st->batch))
+        queue_repeats(plan_queue(st->plan));
     queue_begin(plan_queue(st->plan), st->model->threads);
     st->running = true;
     return GM_OK;

@@ -70,7 +70,7 @@ static int make_line_of_work(gm_device_state *d) {
     return error;
 }
 static bool open_context(gm_device_state *d, char why[DEVICE_WHY]) {
-    const char *early = getenv("GOMLX_CUDA_PDL");
+    const char *early = getenv("GOMLX_CUDA_PDL"), *graphs = getenv("GOMLX_CUDA_GRAPHS");
     char words[256];
     int error = d->driver->device_get(&d->device, found.devices[d->index]);
     if (!error) error = d->driver->device_attribute(&d->major, DRIVER_MAJOR, d->device);
@@ -78,6 +78,7 @@ static bool open_context(gm_device_state *d, char why[DEVICE_WHY]) {
     if (!error) error = d->driver->device_attribute(&d->block_memory, DRIVER_BLOCK_MEMORY, d->device);
     d->wgmma = d->major == 9 && d->minor == 0 && strstr(d->module.architectures, "sm_90a");
     d->early = d->wgmma && (!early || strcmp(early, "0") != 0);
+    d->graphs = !graphs || strcmp(graphs, "0") != 0;
     if (!error) error = d->driver->context_retain(&d->context, d->device);
     if (!error) error = make_line_of_work(d);
     if (!error) return true;
@@ -241,6 +242,9 @@ const gm_device_calls device_cuda = {
     .unpin = cuda_unpin,
     .copy = cuda_copy_bytes,
     .launch = cuda_issue,
+    .capture = cuda_capture,
+    .replay = cuda_replay,
+    .drop = cuda_drop,
     .mark = cuda_mark,
     .wait = cuda_wait,
     .settle = cuda_settle,

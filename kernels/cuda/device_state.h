@@ -10,6 +10,7 @@ struct gm_device_state {
     int index, device, major, minor;
     int block_memory; /* bytes of a block, at most */
     bool wgmma;       /* the kernels are of sm_90a's machine code, which has products of whole groups of warps */
+    bool graphs;      /* launches may be captured, and replayed with one call */
     bool early;       /* kernels begin while the one before ends, and wait for it themselves (vocabulary.cuh) */
     driver_context *context;
     driver_stream *stream;
@@ -30,6 +31,10 @@ gm_device_result cuda_enter(gm_device_state *d, const char *what);
 void cuda_leave(const gm_device_state *d);
 /* Runs a launcher, which starts kernels. */
 gm_device_result cuda_issue(gm_device_state *d, gm_kernel fn, const void *args, int64_t n);
+/* graphs.c */
+gm_device_result cuda_capture(gm_device_state *d, const gm_device_launch *launches, int64_t n, gm_device_graph **out);
+gm_device_result cuda_replay(gm_device_state *d, gm_device_graph *graph);
+void cuda_drop(gm_device_state *d, gm_device_graph *graph);
 /* Whose launcher runs in this thread; NULL where something that it started failed. */
 gm_device_state *cuda_issuing(void);
 /* What another library, told to work in the device's stream, says of a failure. */

@@ -22,6 +22,7 @@ enum {
     DRIVER_HOST_PORTABLE_MAPPED = 3,
     DRIVER_LAUNCH_CLUSTER = 4, /* attributes of a launch */
     DRIVER_LAUNCH_EARLY = 6,
+    DRIVER_CAPTURE_THREAD = 1, /* what other threads ask of the driver meanwhile is their own */
 };
 
 typedef struct driver_context driver_context;
@@ -29,6 +30,8 @@ typedef struct driver_stream driver_stream;
 typedef struct driver_event driver_event;
 typedef struct driver_module driver_module;
 typedef struct driver_function driver_function;
+typedef struct driver_graph driver_graph;
+typedef struct driver_prepared driver_prepared; /* a graph that can be launched */
 typedef uint64_t driver_pointer;
 typedef struct {
     uint32_t attribute;
@@ -76,6 +79,13 @@ typedef struct {
     F(module_function, "cuModuleGetFunction", (driver_function * *function, driver_module * module, const char *name)) \
     F(function_set, "cuFuncSetAttribute", (driver_function * function, int attribute, int value))                      \
     F(launch, "cuLaunchKernelEx", (const driver_launch *how, driver_function *function, void **params, void **extra))  \
+    F(capture_begin, "cuStreamBeginCapture_v2", (driver_stream * stream, int mode))                                    \
+    F(capture_end, "cuStreamEndCapture", (driver_stream * stream, driver_graph * *graph))                              \
+    F(graph_prepare, "cuGraphInstantiateWithFlags",                                                                    \
+      (driver_prepared * *prepared, driver_graph * graph, unsigned long long flags))                                   \
+    F(graph_launch, "cuGraphLaunch", (driver_prepared * prepared, driver_stream * stream))                             \
+    F(graph_free, "cuGraphDestroy", (driver_graph * graph))                                                            \
+    F(prepared_free, "cuGraphExecDestroy", (driver_prepared * prepared))                                               \
     F(error_name, "cuGetErrorName", (int error, const char **name))                                                    \
     F(error_text, "cuGetErrorString", (int error, const char **text))
 

@@ -7,11 +7,11 @@
  * somebody asks for an event after them, or gives memory back. A wait that is missing shows.
  *
  * fake_fail("alloc", 3) makes the third allocation from now on fail, fake_fail("alloc", 0) none; "pinned", "copy",
- * "launch", "load" (a module or a function) and "mark" likewise, and "lose": the call of any kind at which the card
- * falls off the bus. fake_count gives the calls so far, of "early" the launches that may begin before the one before
- * ends, fake_used the bytes in use, fake_retained how often a card's context was retained. GOMLX_FAKE_VERSION,
- * GOMLX_FAKE_COUNT and GOMLX_FAKE_MAJOR are what the driver says of itself and its cards, whose blocks have as much
- * memory as the least of that major version; GOMLX_FAKE_INIT is what cuInit returns. */
+ * "launch", "load" (a module or a function), "mark" and "graph" (its launch) likewise, and "lose": the call of any kind
+ * at which the card falls off the bus. fake_count gives the calls so far, of "early" the launches that may begin before
+ * the one before ends, fake_used the bytes in use, fake_retained how often a card's context was retained.
+ * GOMLX_FAKE_VERSION, GOMLX_FAKE_COUNT and GOMLX_FAKE_MAJOR are what the driver says of itself and its cards, whose
+ * blocks have as much memory as the least of that major version; GOMLX_FAKE_INIT is what cuInit returns. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -38,10 +38,19 @@
 #define GAP ((size_t)256)
 #define PAGE ((size_t)2 << 20) /* a huge one */
 #define CARDS 8
-enum { SUCCESS, INVALID = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL = 700 };
+enum {
+    SUCCESS,
+    INVALID = 1,
+    OUT_OF_MEMORY = 2,
+    NO_CONTEXT = 201,
+    NOT_FOUND = 500,
+    NOT_READY = 600,
+    ILLEGAL = 700,
+    CAPTURING = 900
+};
 
-typedef enum { ALLOC, PINNED, COPY, LAUNCH, LOAD, MARK, LOSE, EARLY, KINDS } call_kind;
-static const char *const kinds[KINDS] = {"alloc", "pinned", "copy", "launch", "load", "mark", "lose", "early"};
+typedef enum { ALLOC, PINNED, COPY, LAUNCH, LOAD, MARK, LOSE, EARLY, GRAPH, KINDS } call_kind;
+static const char *const kinds[KINDS] = {"alloc", "pinned", "copy", "launch", "load", "mark", "lose", "early", "graph"};
 typedef struct block {
     struct block *next;
     char *at;
@@ -61,7 +70,7 @@ typedef struct work {
     uint64_t number;
     void (*fn)(const void *);
     unsigned grid[3], threads, cluster;
-    size_t shared, bytes;
+    size_t shared, bytes, size; /* size: of this, with its arguments */
     void *to;
     const void *from;
     _Alignas(16) char args[];
@@ -78,6 +87,12 @@ static function *functions; /* all, for leak checkers */
 static struct { int retained; } contexts[CARDS];
 static _Thread_local void *current[16];
 static _Thread_local int depth;
+/* What this thread captures: launches, in their order. */
+typedef struct {
+    work *first, *last;
+    bool broken;
+} graph;
+static _Thread_local graph *capturing;
 
 void emulated_launch(void (*fn)(const void *), const void *args, const unsigned *grid, unsigned threads, size_t memory,
                      unsigned cluster) __attribute__((weak));
@@ -106,6 +121,10 @@ static bool in_context(void) {
 static int fails(call_kind kind, int error) {
     if (!in_context())
         return NO_CONTEXT;
+    if (capturing && kind != LAUNCH) { /* as the driver: the graph is nothing then */
+        capturing->broken = true;
+        return CAPTURING;
+    }
     if (++calls[LOSE] == fail_at[LOSE])
         is_lost = true;
     calls[kind]++;
@@ -390,7 +409,11 @@ EXPORT int cuEventRecord(event *e, void *stream) {
     pthread_mutex_unlock(&line.lock);
     return SUCCESS;
 }
-EXPORT int cuEventQuery(event *e) { return is_lost ? ILLEGAL : has_run(e->after, false) ? SUCCESS : NOT_READY; }
+EXPORT int cuEventQuery(event *e) {
+    if (capturing)
+        return CAPTURING;
+    return is_lost ? ILLEGAL : has_run(e->after, false) ? SUCCESS : NOT_READY;
+}
 EXPORT int cuEventElapsedTime(float *ms, event *from, event *to) {
     (void)from, (void)to;
     *ms = 1;
@@ -470,7 +493,72 @@ EXPORT int cuLaunchKernelEx(const launch_config *how, function *f, void **params
                 .cluster = cluster,
                 .shared = how->shared};
     memcpy(w->args, params[0], (size_t)f->facts->bytes);
-    return add_work(w);
+    w->size = sizeof *w + (size_t)f->facts->bytes;
+    if (!capturing)
+        return add_work(w);
+    w->next = NULL;
+    if (capturing->first)
+        capturing->last->next = w;
+    else
+        capturing->first = w;
+    capturing->last = w;
+    return SUCCESS;
+}
+EXPORT int cuStreamBeginCapture_v2(void *stream, int mode) {
+    if (!in_context() || stream != &used || capturing || mode != 1)
+        return in_context() ? INVALID : NO_CONTEXT;
+    capturing = calloc(1, sizeof *capturing);
+    return capturing ? SUCCESS : OUT_OF_MEMORY;
+}
+EXPORT int cuGraphDestroy(graph *g) {
+    for (work *w = g->first, *next; w; w = next) {
+        next = w->next;
+        free(w);
+    }
+    free(g);
+    return SUCCESS;
+}
+EXPORT int cuStreamEndCapture(void *stream, graph **out) {
+    graph *g = capturing;
+    (void)stream;
+    *out = NULL;
+    if (!g)
+        return INVALID;
+    capturing = NULL;
+    if (g->broken) {
+        cuGraphDestroy(g);
+        return CAPTURING + 1;
+    }
+    *out = g;
+    return SUCCESS;
+}
+/* A copy: what is launched outlives the graph. */
+EXPORT int cuGraphInstantiateWithFlags(graph **out, const graph *g, unsigned long long flags) {
+    graph *made = calloc(1, sizeof *made);
+    work **end = made ? &made->first : NULL;
+    (void)flags;
+    for (const work *w = g->first; made && w; w = w->next) {
+        if (!(*end = malloc(w->size)))
+            return OUT_OF_MEMORY;
+        memcpy(*end, w, w->size);
+        (*end)->next = NULL;
+        end = &(*end)->next;
+    }
+    *out = made;
+    return made ? SUCCESS : OUT_OF_MEMORY;
+}
+EXPORT int cuGraphExecDestroy(graph *g) { return cuGraphDestroy(g); }
+EXPORT int cuGraphLaunch(const graph *g, void *stream) {
+    const int error = fails(GRAPH, INVALID);
+    (void)stream;
+    for (const work *w = error ? NULL : g->first; w; w = w->next) {
+        work *one = malloc(w->size);
+        if (!one)
+            return OUT_OF_MEMORY;
+        memcpy(one, w, w->size);
+        add_work(one);
+    }
+    return error;
 }
 EXPORT int cuGetErrorName(int error, const char **name) {
     *name = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
