@@ -102,23 +102,32 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
 
 
 def _as_json(schema):
+    check_size(schema)
     try:
         text = json.dumps(schema, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"schema: not JSON: {error}") from None
     if len(text) > MAX_BYTES:
         raise ValueError(f"schema: {len(text)} bytes of JSON, expected at most {MAX_BYTES}")
-    _check_depth(schema)
     return json.loads(text)
 
 
-def _check_depth(schema):
-    level, depth = [schema], 0
+def check_size(schema: Any) -> None:
+    """ValueError for what is certainly larger or deeper than a schema may be, after a look at no more than that."""
+    level, depth, length = [schema], 0, 0
     while level:
         depth += 1
         if depth > MAX_DEPTH:
             raise ValueError(f"schema: more than {MAX_DEPTH} values within one another")
-        level = [inner for one in level for inner in _children(one)]
+        inner = []
+        for one in level:
+            length += len(one) + 2 if isinstance(one, str) else 1
+            if isinstance(one, Mapping):
+                length += sum(len(key) + 4 for key in one if isinstance(key, str))
+            inner += _children(one)
+            if length + 2 * len(inner) > MAX_BYTES:
+                raise ValueError(f"schema: more than {MAX_BYTES} bytes of JSON")
+        level = inner
 
 
 def _children(value) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from gomlx._base import arguments
 from gomlx._generation import call_grammars, typed
 from gomlx._generation.grammar_rules import Rules
-from gomlx.schema import Place, UnsupportedSchema, prepare
+from gomlx.schema import Place, UnsupportedSchema, check_size, prepare
 
 Whitespace = Literal["default", "compact", "any"]
 INSTALL = "constraints need llguidance: pip install 'gomlx[structured]'"
@@ -113,8 +114,11 @@ class Constraint:
         texts = list(texts) if not isinstance(texts, str) else [texts]
         if not texts or not all(isinstance(one, str) and one for one in texts):
             raise ValueError(f"choice: expected texts, none of them empty, got {texts!r:.80}")
-        rule = " | ".join(json.dumps(one, ensure_ascii=False) for one in texts)
-        return cls("choice", matcher_library().LLMatcher.grammar_from_lark(f"start: {rule}"), "choice")
+        length = sum(map(len, texts))
+        if len(texts) + length > MAX_TEXT:
+            raise ValueError(f"choice: {length} characters in {len(texts)} texts, expected at most {MAX_TEXT}")
+        pattern = "|".join(map(re.escape, texts))       # a rule with as many alternatives takes longer by their square
+        return cls("choice", matcher_library().LLMatcher.grammar_from_regex(pattern), "choice")
 
     def matcher(self, view: Any, lead: Lead | None = None) -> Any:
         """A matcher at the beginning, for the tokens of a View; lead: what may come before."""
@@ -194,10 +198,13 @@ def of(options: Any) -> Constraint | None:
     if options.schema is None:
         return None
     if isinstance(options.schema, bool | Mapping):
+        check_size(options.schema)
         try:
-            return _seen(_schema, json.dumps(options.schema), options.whitespace, options.enforce)
-        except (RecursionError, TypeError, ValueError):     # prepare() says what is wrong with it
-            pass
+            text = json.dumps(options.schema)
+        except (RecursionError, TypeError, ValueError):         # prepare() says what is wrong with it
+            text = None
+        if text is not None:
+            return _seen(_schema, text, options.whitespace, options.enforce)
     return Constraint.schema(options.schema, whitespace=options.whitespace, enforce=options.enforce)
 
 
@@ -301,7 +308,7 @@ class View:
         library = matcher_library()
         known = min(vocab, tokenizer.vocab_size)
         self.vocab = vocab
-        self.tokens = [tokenizer.token_bytes(i) for i in range(known)] + [b""] * (vocab - known)
+        self.tokens = tokenizer.all_token_bytes()[:known] + [b""] * (vocab - known)
         self.eos_token_id, self.bos_token_id = ends[0], None
         self.special_token_ids = sorted({i for i in (*tokenizer.special_ids(), *ends) if i < vocab})
         self._tokenizer = tokenizer

@@ -43,8 +43,8 @@ class Vocabulary:
     def __init__(self, are_special):
         self._special = {256, *(range(257, self.vocab_size) if are_special else ())}
 
-    def token_bytes(self, i):
-        return bytes([i]) if i < 256 else b"<eos>" if i == 256 else MARKERS[i - 257].encode()
+    def all_token_bytes(self):
+        return [*(bytes([i]) for i in range(256)), b"<eos>", *(one.encode() for one in MARKERS)]
 
     def special_ids(self):
         return self._special
