@@ -7,13 +7,18 @@
 Drafts 4 to 2020-12. Nothing is fetched: a $ref that leaves the document is refused."""
 from __future__ import annotations
 
+import itertools
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
-from gomlx._generation.negation import negation, without_if, without_one_of
+from gomlx._generation.array_schemas import all_that, without_contains, without_unique
+from gomlx._generation.negation import NOTES, TYPES, negation, without_if, without_one_of
+from gomlx._generation.patterns import without_lookahead
 
 __all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
 
@@ -93,6 +98,7 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
     if made is False:
         raise UnsupportedSchema([Place("", "false", "no document is valid")])
     made = {} if made is True else made
+    work.place_targets(made)
     if work.places and enforce == "strict":
         raise UnsupportedSchema(work.places)
     fatal = [one for one in work.places if one.keyword == "$ref"]
@@ -152,12 +158,16 @@ class _Walk:
         self.depth = 0                              # of rewritten conditions within one another
         self.rewritten = 0                          # characters of what they have become
         self.cyclic = {}                            # {pointer: whether its $ref leads back to itself}
+        self.walked = set()                         # pointers of what stands there in the copy, too
+        self.references = []                        # (a schema of the copy, the pointer of what its $ref leads to)
         self.left = MAX_COMPARED
 
     def refuse(self, pointer, keyword, reason):
         self.places.append(Place(pointer, keyword, reason))
 
     def schema(self, schema, pointer):
+        if self.depth == 0:
+            self.walked.add(pointer)
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
@@ -169,7 +179,8 @@ class _Walk:
             kept = {key: value for key, value in schema.items() if key not in NAMES
                     and (key not in ALONE or ALONE[key] in schema)}
         made = {key: self.value(key, value, f"{pointer}/{_escaped(key)}") for key, value in kept.items()}
-        for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies):
+        self.dynamic_reference(made, kept)
+        for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies, self.look_ahead):
             rewrite(made, kept)
         if self.conditions(made, kept, pointer) is False:
             return False
@@ -179,7 +190,7 @@ class _Walk:
             made.pop(keyword, None)
         for keyword in ALONE:
             made.pop(keyword, None)
-        self.reference(made, kept, pointer)
+        self.reference(made, made, pointer)
         self.format(made, pointer)
         if "oneOf" in made:
             self.one_of(made, kept, pointer)
@@ -195,7 +206,7 @@ class _Walk:
 
     def conditions(self, made, schema, pointer):
         """`not`, `if` and overlapping branches, where other keywords say the same; False: nothing is valid."""
-        for keyword in ("not", "if", "oneOf"):
+        for keyword in ("not", "if", "oneOf", "contains", "uniqueItems"):
             if keyword not in made or keyword != "oneOf" and self.says_nothing(keyword, schema):
                 continue
             if keyword == "oneOf":
@@ -203,7 +214,7 @@ class _Walk:
                     continue
                 said = without_one_of(schema["oneOf"], [self.resolved(one) for one in schema["oneOf"]])
             else:
-                said = negation(schema["not"]) if keyword == "not" else without_if(schema)
+                said = self.without(keyword, schema)
             if said is None or self.depth == MAX_NESTED:
                 continue
             self.rewritten += len(json.dumps(said))
@@ -217,10 +228,20 @@ class _Walk:
                 return False
             for one in (keyword, "then", "else") if keyword == "if" else (keyword,):
                 made.pop(one, None)
-            made["allOf"] = [*made.get("allOf", ()), *([said] if said is not True else [])]
-            if not made["allOf"]:
-                del made["allOf"]
+            if said is not True:
+                _also(made, said)
         return None
+
+    def without(self, keyword, schema):
+        """What one keyword says, by others; None: cannot."""
+        if keyword == "not":
+            return negation(schema["not"])
+        if keyword == "if":
+            return without_if(schema)
+        if keyword == "contains":
+            return without_contains(schema)
+        values = all_that(self.resolved(schema["items"]) if isinstance(schema.get("items"), dict | bool) else True)
+        return without_unique(schema, values and list({_canonical(one): one for one in values}.values()))
 
     def counts(self, made, schema):
         for keyword in COUNTS:
@@ -237,19 +258,41 @@ class _Walk:
                 made.setdefault(plain, value)
 
     def names_of_properties(self, made, schema):
-        """A pattern of all names: what does not match is no property."""
-        names = schema.get("propertyNames")
-        if not isinstance(names, dict) or "properties" in schema or "patternProperties" in schema:
+        """The names that are valid, as the properties that there may be."""
+        names = self.resolved(schema["propertyNames"]) if "propertyNames" in schema else True
+        if names is False:
+            del made["propertyNames"]
+            _also(made, {"type": [one for one in TYPES if one != "object"]}, {"maxProperties": 0})
+        if not isinstance(names, dict) or "patternProperties" in schema or "propertyNames" not in made:
             return
-        if set(names) <= {"pattern", "type"} and "pattern" in names and names.get("type", "string") == "string":
-            made["patternProperties"] = {names["pattern"]: made.get("additionalProperties", True)}
-        elif set(names) <= {"enum", "type"} and isinstance(names.get("enum"), list):
-            made["properties"] = {one: made.get("additionalProperties", True) for one in names["enum"]
-                                  if isinstance(one, str)}
-        else:
+        known, additional = schema.get("properties", {}), made.get("additionalProperties", True)
+        said = {key: one for key, one in names.items() if key not in NOTES}
+        are_valid = {name: is_name(name, said) for name in known}
+        new = {} if additional is False else _named(said, additional)
+        if new is None or None in are_valid.values() or known and additional not in (True, {}, False):
             return
+        kept = {name: one if are_valid[name] else False for name, one in made.get("properties", {}).items()}
+        made["properties"] = new.get("properties", {}) | kept
+        if "patternProperties" in new:
+            made["patternProperties"] = new["patternProperties"]
         made["additionalProperties"] = False
         del made["propertyNames"]
+
+    def look_ahead(self, made, schema):
+        parts = without_lookahead(made["pattern"]) if isinstance(made.get("pattern"), str) else None
+        if parts is not None:
+            made["pattern"] = parts[0]
+            made["allOf"] = [*made.get("allOf", ()), *({"pattern": one} for one in parts[1:])]
+
+    def dynamic_reference(self, made, schema):
+        """One that leads to the same place whatever refers to it is a $ref."""
+        target = made.get("$dynamicRef", made.get("$recursiveRef"))
+        if not isinstance(target, str) or "$ref" in made:
+            return
+        if "$dynamicRef" in made and self.uris.n_dynamic.get(target.rpartition("#")[2], 0) <= 1:
+            made["$ref"] = made.pop("$dynamicRef")
+        elif "$recursiveRef" in made and self.uris.n_recursive == 0:
+            made["$ref"] = made.pop("$recursiveRef")
 
     def dependencies(self, made, schema):
         """If there is a property, others are required, or a schema holds: either it is not there, or they do."""
@@ -258,10 +301,11 @@ class _Walk:
         for name, rule in rules:
             then = {"required": rule if isinstance(rule, list) else [rule]} if isinstance(rule, list | str) else rule
             if then not in (True, {}, {"required": []}):
-                made.setdefault("allOf", [])
-                made["allOf"] = [*made["allOf"], {"anyOf": [{"properties": {name: False}}, then]}]
+                _also(made, {"properties": {name: False}}, then)
 
     def value(self, key, value, pointer):
+        if key in ("$defs", "definitions") and isinstance(value, dict):     # what is no schema is nothing to refer to
+            value = {name: one for name, one in value.items() if isinstance(one, dict | bool)}
         if key in MAP and isinstance(value, dict):
             return {name: self.schema(one, f"{pointer}/{_escaped(name)}") for name, one in value.items()}
         if key in LIST and isinstance(value, list):
@@ -298,6 +342,23 @@ class _Walk:
             self.refuse(pointer, "$ref", f"{target!r} leads back to itself")
         else:
             made["$ref"] = "#" + quote(found)
+            self.references.append((made, found))
+
+    def place_targets(self, made):
+        """What a $ref leads to, but does not stand in the copy as a schema, is put beside the definitions."""
+        places = {}
+        while self.references:
+            schema, pointer = self.references.pop()
+            if pointer not in self.walked or not isinstance(found_at(made, pointer), dict | bool):
+                if pointer not in places:
+                    definitions = made.setdefault("$defs", {})
+                    name = next(name for i in itertools.count() if (name := f"target {i}") not in definitions)
+                    places[pointer] = name
+                    definitions[name] = True                    # the place is taken: it may refer to itself
+                    self.depth += 1
+                    definitions[name] = self.schema(found_at(self.root, pointer), pointer)
+                    self.depth -= 1
+                schema["$ref"] = "#/$defs/" + quote(places[pointer])
 
     def is_cycle(self, pointer):
         seen = set()
@@ -369,6 +430,7 @@ class _Uris:
         self.root, self.is_old = root, is_old
         self.named = {}                             # {URI: pointer}
         self.bases = {}                             # {pointer of what has an $id: its URI}
+        self.n_dynamic, self.n_recursive = Counter(), 0     # of anchors that depend on what refers to them
         self._enter(root, "", "")
 
     def _enter(self, value, pointer, base, is_schema=True):
@@ -397,6 +459,9 @@ class _Uris:
         if not pointer and pointer not in self.bases:
             self.named.setdefault("", pointer)
             self.bases[pointer] = ""
+        self.n_recursive += schema.get("$recursiveAnchor") is True
+        if isinstance(schema.get("$dynamicAnchor"), str):
+            self.n_dynamic[schema["$dynamicAnchor"]] += 1
         for key in ("$anchor", "$dynamicAnchor"):
             if isinstance(schema.get(key), str):
                 self.named.setdefault(f"{base}#{schema[key]}", pointer)
@@ -421,6 +486,45 @@ class _Uris:
         return found if isinstance(found_at(self.root, found), dict | bool) else None
 
 
+def _also(made, *ways):
+    """One of these holds beside all else."""
+    made["allOf"] = [*made.get("allOf", ()), ways[0] if len(ways) == 1 else {"anyOf": list(ways)}]
+
+
+def is_name(name: str, said: dict[str, Any]) -> bool | None:
+    """Whether a name is valid under these keywords of propertyNames; None: that is not known."""
+    found = True
+    for keyword, value in said.items():
+        if keyword == "pattern" and isinstance(value, str) and name.isascii() and name.isprintable():
+            try:
+                found &= re.search(value, name) is not None
+            except re.error:
+                return None
+        elif keyword in ("enum", "const"):
+            found &= name in ([value] if keyword == "const" else value)
+        elif keyword in ("minLength", "maxLength"):
+            found &= len(name) >= value if keyword == "minLength" else len(name) <= value
+        elif keyword != "type" or value != "string":
+            return None
+    return found
+
+
+def _named(said, additional):
+    """The properties of all names that are valid under these keywords; None: cannot."""
+    keywords = set(said) - ({"type"} if said.get("type") == "string" else set())
+    values = [said["const"]] if "const" in said else said.get("enum")
+    if isinstance(values, list):
+        are_valid = {one: is_name(one, said) for one in values if isinstance(one, str)}
+        return None if None in are_valid.values() else {
+            "properties": {one: additional for one, is_valid in are_valid.items() if is_valid}}
+    if keywords == {"pattern"}:
+        return {"patternProperties": {said["pattern"]: additional}}
+    if keywords and keywords <= {"minLength", "maxLength"}:
+        least, most = said.get("minLength", 0), said.get("maxLength", "")
+        return {"patternProperties": {f"^[\\s\\S]{{{least},{most}}}$": additional}}
+    return None
+
+
 def exclude(one: Any, other: Any) -> bool:
     """Whether it is certain that no document is valid under both of two schemas."""
     if one is False or other is False:
@@ -442,15 +546,28 @@ def exclude(one: Any, other: Any) -> bool:
 def _discriminated(one, other):
     """Whether a property that both require has values in one that exclude those in the other."""
     inner, outer = _required_properties(one), _required_properties(other)
-    return any(exclude(inner[name], outer[name]) for name in inner.keys() & outer.keys())
+    return any(exclude(inner[name], outer[name]) for name in inner.keys() & outer.keys()) or \
+        any(_has_no(other, name) for name in _required(one)) or any(_has_no(one, name) for name in _required(other))
+
+
+def _has_no(schema, name):
+    """Whether no object that is valid has this property."""
+    known = schema.get("properties", {})
+    if not isinstance(known, dict):
+        return False
+    return known[name] is False if name in known else \
+        schema.get("additionalProperties") is False and not schema.get("patternProperties")
+
+
+def _required(schema):
+    names = schema.get("required")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _required_properties(schema):
     """{name: schema} of properties that an object has to have."""
-    names, properties = schema.get("required"), schema.get("properties")
-    if not isinstance(names, list) or not isinstance(properties, dict):
-        return {}
-    return {name: properties[name] for name in names if isinstance(name, str)
+    properties = schema.get("properties")
+    return {name: properties[name] for name in _required(schema) if isinstance(properties, dict)
             and isinstance(properties.get(name), dict | bool)}
 
 
