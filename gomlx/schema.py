@@ -29,6 +29,7 @@ MAX_NESTED = 8                  # conditions within one another that are rewritt
 MAX_COMPARED = 1 << 25          # characters of branches of oneOf that are compared with others
 # The values of `format` that the matcher enforces; all others are annotations, as 2020-12 says.
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
+DISTINCT = "x-distinct"         # of a prepared array: its items differ, which the matcher compares beside the grammar
 # Keywords that no grammar here can hold a document to.
 REFUSED = ("not", "if", "contains", "uniqueItems", "propertyNames", "unevaluatedItems", "unevaluatedProperties",
            "$dynamicRef", "$recursiveRef")
@@ -76,24 +77,28 @@ class UnsupportedSchema(ValueError):
 @dataclass
 class Prepared:
     """schema: for the matcher; unenforced: what was left out of it (enforce="relaxed"), warnings: what is only an
-    annotation."""
+    annotation; has_distinct: arrays are marked DISTINCT."""
     schema: Any
     unenforced: list[Place] = field(default_factory=list)
+    has_distinct: bool = False
     warnings: list[str] = field(default_factory=list)
 
 
-def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", strict_formats: bool = False) -> Prepared:
+def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", strict_formats: bool = False,
+            compares_items: bool = False) -> Prepared:
     """What the matcher is given for a schema, a dict or a boolean.
 
     enforce         "strict" refuses what cannot be enforced (UnsupportedSchema); "relaxed" leaves those keywords out
     strict_formats  a `format` that is not known is refused; else it is an annotation, and so is any in a schema whose
                     $schema is 2019-09 or 2020-12, as these say
+    compares_items  the matcher compares the items of arrays that are marked DISTINCT; else uniqueItems is refused where
+                    no grammar says it
 
     TypeError or ValueError for what is not a schema: not JSON, more than 1 MiB, deeper than 100 values."""
     if not isinstance(schema, bool | Mapping):
         raise TypeError(f"schema: expected a dict or a boolean, got {type(schema).__name__}")
     schema = _as_json(schema)
-    work = _Walk(schema, strict_formats)
+    work = _Walk(schema, strict_formats, compares_items)
     made = work.schema(schema, "")
     if made is False:
         raise UnsupportedSchema([Place("", "false", "no document is valid")])
@@ -104,7 +109,7 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
     fatal = [one for one in work.places if one.keyword == "$ref"]
     if fatal:                                       # what it stands for is not known: nothing would be left
         raise UnsupportedSchema(fatal)
-    return Prepared(made, work.places, work.warnings)
+    return Prepared(made, work.places, work.has_distinct, work.warnings)
 
 
 def _as_json(schema):
@@ -146,8 +151,9 @@ def _children(value) -> Iterator[Any]:
 class _Walk:
     """One pass over a schema: copies it, rewrites what can be, collects what cannot."""
 
-    def __init__(self, root, strict_formats):
+    def __init__(self, root, strict_formats, compares_items):
         self.root = root
+        self.compares_items, self.has_distinct = compares_items, False
         named = root.get("$schema", "") if isinstance(root, dict) else ""
         self.is_old = isinstance(named, str) and any(one in named for one in OLD)
         self.formats_are_notes = isinstance(named, str) and any(one in named for one in NEW) and not strict_formats
@@ -176,7 +182,7 @@ class _Walk:
         if self.is_old and isinstance(schema.get("$ref"), str):        # drafts up to 7: what is beside it says nothing
             kept = {key: value for key, value in schema.items() if key in ("$ref", "definitions", "$defs")}
         else:
-            kept = {key: value for key, value in schema.items() if key not in NAMES
+            kept = {key: value for key, value in schema.items() if key not in NAMES and key != DISTINCT
                     and (key not in ALONE or ALONE[key] in schema)}
         made = {key: self.value(key, value, f"{pointer}/{_escaped(key)}") for key, value in kept.items()}
         self.dynamic_reference(made, kept)
@@ -184,6 +190,9 @@ class _Walk:
             rewrite(made, kept)
         if self.conditions(made, kept, pointer) is False:
             return False
+        if self.compares_items and made.get("uniqueItems") is True:
+            del made["uniqueItems"]
+            made[DISTINCT] = self.has_distinct = True
         for keyword in REFUSED:
             if keyword in made and not self.says_nothing(keyword, kept):
                 self.refuse(pointer, keyword, "no grammar can hold a text to it")
@@ -241,7 +250,7 @@ class _Walk:
         if keyword == "contains":
             return without_contains(schema)
         values = all_that(self.resolved(schema["items"]) if isinstance(schema.get("items"), dict | bool) else True)
-        return without_unique(schema, values and list({_canonical(one): one for one in values}.values()))
+        return without_unique(schema, values and list({canonical(one): one for one in values}.values()))
 
     def counts(self, made, schema):
         for keyword in COUNTS:
@@ -419,7 +428,7 @@ class _Walk:
             target = schema.get("$ref")
             if not isinstance(target, str) or not target.startswith("#"):
                 return schema if target is None else True
-            schema = found_at(self.root, unquote(target[1:]))
+            schema = found_at(self.root, pointer_of_fragment(target))
         return True
 
 
@@ -533,7 +542,7 @@ def exclude(one: Any, other: Any) -> bool:
         return False
     values, others = _values(one), _values(other)
     if values is not None and others is not None:
-        return set(map(_canonical, values)).isdisjoint(map(_canonical, others))
+        return set(map(canonical, values)).isdisjoint(map(canonical, others))
     if values is not None or others is not None:
         found, schema = (values, other) if values is not None else (others, one)
         return not any(_is_of(value, _types(schema)) for value in found or ())
@@ -590,7 +599,7 @@ def _is_of(value, types):
     return whole or any(isinstance(value, JSON_TYPES[one]) for one in types if one in JSON_TYPES)
 
 
-def _canonical(value):
+def canonical(value: Any) -> str:
     """A text that is the same for what is equal as JSON: 1 is 1.0, and true is not 1."""
     def plain(one):
         if isinstance(one, list):
@@ -604,6 +613,11 @@ def _canonical(value):
 
 def _escaped(key):
     return key.replace("~", "~0").replace("/", "~1")
+
+
+def pointer_of_fragment(target: str) -> str:
+    """The pointer that "#..." has."""
+    return unquote(target[1:])
 
 
 def found_at(root: Any, pointer: str) -> Any:

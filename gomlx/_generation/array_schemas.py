@@ -10,6 +10,7 @@ from typing import Any
 from gomlx._generation.negation import TYPES, any_of, negation
 
 MOST_PLACES = 16                # where in an array an item may be
+MOST_VALUES = 64                # of whole numbers between limits
 MOST_ORDERS = 400               # of different values one after another
 NO_ARRAY = {"type": [one for one in TYPES if one != "array"]}
 
@@ -67,8 +68,10 @@ def _exactly(values):
 
 
 def _count(schema, name, other):
-    """A number of items; None: it is none."""
+    """A number that is whole and not negative; None: it is another."""
     value = schema.get(name, other)
+    if value is None:
+        return None
     is_count = not isinstance(value, bool) and isinstance(value, int | float) and value >= 0 and value == value // 1
     return None if not is_count else value if value == math.inf else int(value)
 
@@ -81,5 +84,7 @@ def all_that(schema: Any) -> list[Any] | None:
         return [schema["const"]]
     if isinstance(schema.get("enum"), list):
         return schema["enum"]
-    kind = schema.get("type")
+    kind, least, most = schema.get("type"), _count(schema, "minimum", None), _count(schema, "maximum", math.inf)
+    if kind == "integer" and least is not None and most is not None and 0 <= least <= most < least + MOST_VALUES:
+        return list(range(least, most + 1))
     return {"boolean": [False, True], "null": [None]}.get(kind) if isinstance(kind, str) else None

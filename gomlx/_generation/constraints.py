@@ -47,12 +47,15 @@ class Constraint:
     unenforced  enforce="relaxed": a gomlx.schema.Place for each part of the schema that the text is not held to
     """
 
+    _distinct: Any = None           # the prepared schema, where it has arrays whose items differ
+
     def __init__(self, kind: str, grammar: str, what: str, *, type: Any = None, schema: Any = None,
-                 report: Sequence[str] = (), unenforced: Sequence[Place] = ()) -> None:
+                 report: Sequence[str] = (), unenforced: Sequence[Place] = (), distinct: Any = None) -> None:
         self.kind = kind
         self.report = list(report)
         self.unenforced = list(unenforced)
         self._type, self._schema, self._grammar = type, schema, grammar
+        self._distinct = distinct
         self._start_empty()
         library = matcher_library()
         failed, said = library.LLMatcher.validate_grammar_with_warnings(grammar, limits=library.LLParserLimits(**FUEL))
@@ -81,14 +84,14 @@ class Constraint:
         arguments.one_of("enforce", enforce, ("strict", "relaxed"))
         made = None if isinstance(schema, bool | Mapping) else schema
         document = typed.schema_of(schema) if made is not None else schema
-        prepared = prepare(document, enforce, strict_formats)
+        prepared = prepare(document, enforce, strict_formats, compares_items=True)
         if prepared.unenforced:
             _jsonschema()                               # that it is missing is told now
         library = matcher_library()
         grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(prepared.schema),
                                                              overrides=WHITESPACE[whitespace])
         return cls("schema", grammar, "schema", type=made, schema=document, report=prepared.warnings,
-                   unenforced=prepared.unenforced)
+                   unenforced=prepared.unenforced, distinct=prepared.schema if prepared.has_distinct else None)
 
     @classmethod
     def regex(cls, pattern: str) -> Constraint:
@@ -127,10 +130,18 @@ class Constraint:
             library = matcher_library()
             known[lead] = library.LLMatcher(view.matching, self._after(lead, view),
                                             limits=library.LLParserLimits(**FUEL), log_level=0)
+            if self._distinct is not None:
+                known[lead] = self._comparing(known[lead], view, lead)
         made = known[lead].deep_copy()
         if made.is_error():
             raise ValueError(f"{self.kind}: {made.get_error()}")
         return made
+
+    def _comparing(self, matcher, view, lead):
+        from gomlx._generation.distinct_items import DistinctMatcher  # schemas with uniqueItems alone need it
+        if lead is not None and lead.has_channels:
+            raise UnsupportedSchema([Place("", "uniqueItems", "items are not compared behind the channels of gpt-oss")])
+        return DistinctMatcher(matcher, view, self._distinct, lead and lead.answer_of)
 
     def _after(self, lead, view):
         """The grammar of the answer with what may come before it."""
@@ -139,10 +150,12 @@ class Constraint:
         rules = view.rules()
         before = lead.rule(rules, has_blank=self.kind == "schema")
         return json.dumps({"grammars": [{"name": "main", "lark_grammar": rules.grammar(f"{before} @answer")},
-                                        self.as_part("answer")]})
+                                        self.as_part("answer", comparing=True)]})
 
-    def as_part(self, name: str) -> dict[str, Any]:
-        """This as one of several grammars."""
+    def as_part(self, name: str, comparing: bool = False) -> dict[str, Any]:
+        """This as one of several grammars. UnsupportedSchema where items are compared: the whole text is not JSON."""
+        if self._distinct is not None and not comparing:
+            raise UnsupportedSchema([Place("", "uniqueItems", "items are not compared where tools may be called")])
         is_lark = not self._grammar.startswith('{"grammars"')       # llguidance keeps Lark as it is
         return {"lark_grammar": self._grammar} | {"name": name} if is_lark else \
             {**json.loads(self._grammar)["grammars"][0], "name": name}

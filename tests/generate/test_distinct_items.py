@@ -1,0 +1,103 @@
+"""`uniqueItems`: random walks through masks end in documents whose items differ, by the package jsonschema."""
+import json
+import random
+
+import numpy as np
+import pytest
+from test_schema_suite import Bytes, accepts
+
+import gomlx
+from gomlx._generation.constraints import Constraint
+from gomlx.schema import Place, prepare
+
+llguidance = pytest.importorskip("llguidance", reason="gomlx[structured] is not installed")
+jsonschema = pytest.importorskip("jsonschema", reason="gomlx[structured] is not installed")
+
+SETS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "uniqueItems": True, "maxItems": 4}
+SCHEMAS = {
+    "anything": {"type": "array", "uniqueItems": True, "maxItems": 5},
+    "texts": {"type": "array", "items": {"type": "string", "maxLength": 3, "pattern": "^[ab]*$"}, "uniqueItems": True,
+              "maxItems": 4},
+    "values": {"type": "array", "items": {"enum": ["a", "ab", "b", "c", "d", "e", "f"]}, "uniqueItems": True,
+               "minItems": 4},
+    "objects": {"type": "object", "required": ["t"], "additionalProperties": False, "properties": {"t": {
+        "type": "array", "uniqueItems": True, "maxItems": 3, "items": {
+            "type": "object", "properties": {"a": {"enum": [0, 1]}, "b": {"type": "boolean"}}, "required": ["a"]}}}},
+    "arrays": {"type": "array", "items": SETS, "uniqueItems": True, "maxItems": 4},
+    "numbers": {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}, "uniqueItems": True,
+                "maxItems": 4},
+    "references": {"$defs": {"s": SETS}, "type": "object", "patternProperties": {"^[ab]$": {"$ref": "#/$defs/s"}},
+                   "additionalProperties": False},
+    "one of two": {"anyOf": [SETS, {"type": "object", "additionalProperties": {"allOf": [SETS]}}]},
+}
+
+
+class Tokens(Bytes):
+    """Bytes, an end, and tokens that end items and begin others."""
+    tokens = [*Bytes.tokens, b'", "', b'"a', b'","', b'"]', b"], [", b"0, 0", b"1, ", b'a", "a"', b"[[], []", b"}, {",
+              b'", "a", "', b'["a", "', b"ue, ", b"tr", b"false, ", b": 1}", b"[1, 1"]
+
+    def __init__(self):
+        self.matching = llguidance.LLTokenizer(llguidance.TokenizerWrapper(self), n_vocab=len(self.tokens))
+
+
+VIEW = Tokens()
+
+
+def walk(matcher, rng):
+    """A document; None: the text did not end, or no token was left."""
+    text = b""
+    for _ in range(150):
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        ids = np.flatnonzero(bits[:len(VIEW.tokens)])
+        if not len(ids):
+            return None
+        token = int(rng.choices(ids, [3 if VIEW.tokens[one][:1] in b'"]},' else 1 for one in ids])[0])
+        if token == VIEW.eos_token_id:
+            return json.loads(text)
+        assert matcher.consume_token(token), (text, VIEW.tokens[token], matcher.get_error())
+        text += VIEW.tokens[token]
+    return None
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_random_documents_are_valid(name):
+    constraint, rng = Constraint.schema(SCHEMAS[name]), random.Random(7)
+    made = [one for _ in range(40) if (one := walk(constraint.matcher(VIEW), rng)) is not None]
+    valid = jsonschema.Draft202012Validator(SCHEMAS[name])
+    assert len(made) > 10 and all(map(valid.is_valid, made))
+    assert max(len(json.dumps(one)) for one in made) > 8
+
+
+@pytest.mark.parametrize("document, is_valid", [
+    ([1, 2], True), ([1, 1], False), ([1, 1.0], False), (["a", "b"], True), ([[1], [1]], False),
+    ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], False), ([[1, 1], [1]], True), ([True, 1], True),
+    ([None, None], False), ([], True), ("aa", True),
+    ([{"a": [1, 1]}, {"a": [1]}], True), ([0, False], True)], ids=str)
+def test_items_are_compared_as_json(document, is_valid):
+    constraint = Constraint.schema({"uniqueItems": True})
+    assert accepts(constraint, VIEW, document) == is_valid
+
+
+def test_blanks_are_no_difference():
+    constraint = Constraint.schema({"type": "array", "uniqueItems": True}, whitespace="any")
+    for text, error in ((b'["a" , "b" ]', ""), (b'[ 1 ,10]', ""), (b'["a" ,"a"', "two items are \"a\""),
+                        (b'[[1,2], [1 ,2 ]', "two items are [1, 2]")):
+        matcher = constraint.matcher(VIEW)
+        assert matcher.consume_tokens(list(text)) == (not error) and matcher.get_error() == error
+
+
+def test_copies_go_on_by_themselves():
+    first = Constraint.schema({"type": "array", "uniqueItems": True}).matcher(VIEW)
+    assert first.consume_tokens(list(b"[1, "))
+    second = first.deep_copy()
+    assert second.consume_tokens(list(b"2, 3]")) and first.consume_tokens(list(b"2]"))
+    assert not first.deep_copy().is_error() and first.is_accepting() and second.is_accepting()
+
+
+def test_where_nothing_compares_items_it_is_refused():
+    with pytest.raises(gomlx.UnsupportedSchema, match="uniqueItems"):
+        prepare({"type": "array", "uniqueItems": True})
+    with pytest.raises(gomlx.UnsupportedSchema, match="where tools may be called") as caught:
+        Constraint.schema({"type": "array", "uniqueItems": True}).as_part("answer")
+    assert caught.value.places == [Place("", "uniqueItems", "items are not compared where tools may be called")]
