@@ -35,7 +35,8 @@ REFUSED = ("not", "if", "contains", "uniqueItems", "propertyNames", "unevaluated
            "$dynamicRef", "$recursiveRef")
 # What has no meaning without another keyword, or only names a place.
 ALONE = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
-NAMES = ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema", "$vocabulary", "$comment")
+NAMES = ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema", "$vocabulary", "$comment",
+         "x-guidance")          # the matcher's own: it would leave out what it does not know
 COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 # Beside these a property or an item may be evaluated elsewhere.
 APPLICATORS = ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas", "contains")

@@ -240,6 +240,13 @@ def test_bad_input_is_named(model, options, error, text):
         answer(model, **options)
 
 
+def test_a_schema_cannot_have_the_matcher_leave_out_what_it_does_not_know():
+    for inner in ({"minProperties": 2, "properties": {"a": {}}}, {"properties": {"a": {"x-guidance": {"lenient": True},
+                                                                 "minProperties": 2, "properties": {"a": {}}}}}):
+        with pytest.raises(gomlx.UnsupportedSchema, match="Properties only supported"):
+            gomlx.Constraint.schema({"x-guidance": {"lenient": True}} | inner)
+
+
 def test_a_document_that_contains_itself(model):
     schema = {}
     schema["properties"] = {"a": schema}

@@ -230,6 +230,30 @@ def test_strict_tools_hold_whole_or_are_refused():
         assert texts_of(made(notation, "required", tools=[function(parameters=wild)]), n=2)
 
 
+def shown(several):
+    return [b"".join(VIEWS[True].tokens[one] for one in ids).decode() for ids in several]
+
+
+def test_parameters_that_refer_to_definitions_are_held_to_them():
+    schema = {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#/$defs/an a"}},
+              "$defs": {"an a": {"enum": ["x", "y"]}}}
+    found = shown(texts_of(made("gemma4", "required", tools=[function(parameters=schema, strict=True)])))
+    assert found and all(re.search(r'call:f{a:<\|"\|>[xy]<\|"\|>}', one) for one in found)
+
+
+def test_many_parameters_that_may_be_left_out():
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(60)}}
+    made("gemma4", "required", tools=[function(parameters=schema)]).matcher(VIEWS[True])      # not of 2^60 parts
+
+
+def test_names_that_would_end_their_own_tag():
+    schema = {"type": "object", "properties": {"a>b": {"type": "integer"}, "c": {"type": "integer"}}, "required": ["c"]}
+    with pytest.raises(UnsupportedSchema, match="/tools/0/function/parameters/properties/a>b: properties"):
+        texts_of(made("qwen_xml", None, tools=[function(parameters=schema, strict=True)]))
+    found = shown(texts_of(made("qwen_xml", "required", tools=[function(parameters=schema)]), n=4))
+    assert found and all("<parameter=c>" in one and "a>b" not in one for one in found)
+
+
 @pytest.mark.parametrize("choice, tools, error, text", [
     ("always", TOOLS, ValueError, "tool_choice: 'always', expected one of none, auto, required, weather, stop_it"),
     ({"type": "function"}, TOOLS, ValueError, "expected {'type': 'function'"),
