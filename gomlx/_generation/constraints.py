@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from gomlx._base import arguments
 from gomlx._generation import call_grammars, typed
+from gomlx._generation.distinct_items import DistinctMatcher
 from gomlx._generation.grammar_rules import Rules
 from gomlx.schema import Place, UnsupportedSchema, check_size, prepare
 
@@ -138,7 +139,6 @@ class Constraint:
         return made
 
     def _comparing(self, matcher, view, lead):
-        from gomlx._generation.distinct_items import DistinctMatcher  # schemas with uniqueItems alone need it
         if lead is not None and lead.has_channels:
             raise UnsupportedSchema([Place("", "uniqueItems", "items are not compared behind the channels of gpt-oss")])
         return DistinctMatcher(matcher, view, self._distinct, lead and lead.answer_of)

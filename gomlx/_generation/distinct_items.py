@@ -12,8 +12,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from gomlx._generation.array_schemas import all_that
 from gomlx.schema import DISTINCT, canonical, found_at, pointer_of_fragment
 
@@ -242,6 +240,7 @@ class _Ends:
         self.every = self._mask(texts, bool)
 
     def _mask(self, texts, are_in):
+        import numpy as np  # schemas with uniqueItems alone need it
         return np.packbits([bool(are_in(one)) for one in texts], bitorder="little")
 
 
@@ -290,6 +289,7 @@ class DistinctMatcher:
         self._items.feed(data)
 
     def compute_bitmask(self) -> bytes:
+        import numpy as np  # as above
         bits = self._matcher.compute_bitmask()
         items = self._items
         if self._before is not None or self.is_error():
