@@ -131,7 +131,7 @@ def check_size(schema: Any) -> None:
         depth += 1
         if depth > MAX_DEPTH:
             raise ValueError(f"schema: more than {MAX_DEPTH} values within one another")
-        inner = []
+        inner: list[Any] = []
         for one in level:
             length += len(one) + 2 if isinstance(one, str) else 1
             if isinstance(one, Mapping):

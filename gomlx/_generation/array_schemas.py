@@ -87,4 +87,5 @@ def all_that(schema: Any) -> list[Any] | None:
     kind, least, most = schema.get("type"), _count(schema, "minimum", None), _count(schema, "maximum", math.inf)
     if kind == "integer" and least is not None and most is not None and 0 <= least <= most < least + MOST_VALUES:
         return list(range(least, most + 1))
-    return {"boolean": [False, True], "null": [None]}.get(kind) if isinstance(kind, str) else None
+    known: dict[Any, list[Any]] = {"boolean": [False, True], "null": [None]}
+    return known.get(kind) if isinstance(kind, str) else None

@@ -13,7 +13,8 @@ _BLANK = {r"(?!\s*$)": r"\S", r"(?!\s+$)": r"^$|\S"}     # a text that is not bl
 def without_lookahead(pattern: str) -> list[str] | None:
     """Patterns that a text has to match all of, where this one begins with ^ and (?=...), or (?!...) of a few
     characters, of blanks or of anything and one character; None: it does not begin so."""
-    at, made = 1, []
+    at = 1
+    made: list[str] = []
     if not pattern.startswith("^"):
         return None
     while pattern.startswith(("(?!", "(?="), at):

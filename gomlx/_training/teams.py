@@ -220,7 +220,7 @@ def checksum(parameters: Mapping[str, mx.array]) -> int:
     import numpy as np  # runs of one process do without it
     made = 0
     for one in parameters.values():
-        made = zlib.crc32(np.ascontiguousarray(one.view(mx.uint8)), made)
+        made = zlib.crc32(np.ascontiguousarray(one.view(mx.uint8)).data, made)
     return made
 
 
