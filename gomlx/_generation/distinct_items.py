@@ -2,8 +2,8 @@
  (1) An array may be held to it by one of several schemas, say branches of anyOf: it is, then. So no document that is
      not valid passes; one that is, and has equal items in such a place, does not pass either.
  (2) Items are compared as JSON: 1 is 1.0, the order of properties is nothing.
- (3) A mask loses the tokens that make an item equal another one. Where a schema says the values of items, it also loses
-     those that lead to no value that is left."""
+ (3) A mask loses the tokens that make an item equal another one, and those after which nothing else can be made: where
+     an item under way is written as another begins, a copy of the matcher is asked how it may go on."""
 from __future__ import annotations
 
 import json
@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gomlx._generation.array_schemas import all_that
 from gomlx.schema import DISTINCT, canonical, found_at, pointer_of_fragment
 
 BLANK = b" \t\n\r"
@@ -20,27 +19,30 @@ BLANK = b" \t\n\r"
 
 class _Frame:
     """An object or an array that is open."""
-    __slots__ = ("began", "extra", "is_array", "is_distinct", "key", "schemas", "seen", "values", "wants_key")
+    __slots__ = ("began", "extra", "is_array", "is_distinct", "key", "schemas", "seen", "wants", "wants_key")
 
-    def __init__(self, is_array, schemas, is_distinct, values):
-        self.is_array, self.schemas, self.is_distinct, self.values = is_array, schemas, is_distinct, values
+    def __init__(self, is_array, schemas, is_distinct):
+        self.is_array, self.schemas, self.is_distinct = is_array, schemas, is_distinct
         self.key = 0 if is_array else None
         self.wants_key = not is_array
         self.began = -1                             # where its item does; -1: none is under way
-        self.seen: set[str] = set()                 # its items
-        self.extra: tuple[str, ...] = ()            # and those of a trial
+        self.wants = -1                             # where a comma was, after which none has begun
+        self.seen: dict[str, bytes] = {}            # its items, and how they are written
+        self.extra: dict[str, bytes] = {}           # and those of a trial
 
     def copy(self, is_trial):
         made = object.__new__(_Frame)
         for name in _Frame.__slots__:
             setattr(made, name, getattr(self, name))
+        made.extra = dict(self.extra)
         if not is_trial:
-            made.seen = set(self.seen)
+            made.seen = dict(self.seen)
         return made
 
-    def left(self):
-        """Texts of the values that no item has."""
-        return [text for name, text in self.values.items() if name not in self.seen and name not in self.extra]
+    def rests(self, part):
+        """How items that are written so at their beginning go on."""
+        return [text[len(part):] for known in (self.seen, self.extra) for text in known.values()
+                if text.startswith(part)]
 
 
 class Items:
@@ -70,13 +72,15 @@ class Items:
             self._take(byte, at)
             at += 1
 
-    def allows(self, data: bytes) -> bool:
-        """Whether the text may go on so."""
+    def after(self, data: bytes) -> Items | None:
+        """A trial of the text that goes on so; None: it may not."""
         trial = self.copy(True)
-        trial._tail = data
-        for at, byte in enumerate(data, len(self._text)):
+        at = len(self._text) + len(self._tail)
+        trial._tail += data
+        for byte in data:
             trial._take(byte, at)
-        return not trial.failed and trial._may_end()
+            at += 1
+        return None if trial.failed else trial
 
     @property
     def in_string(self) -> bool:
@@ -88,12 +92,39 @@ class Items:
         return any(one.is_distinct for one in self._stack)
 
     @property
-    def has_values(self) -> bool:
-        """Whether the values of the items of the innermost array are known."""
-        return bool(self._stack) and self._stack[-1].is_distinct and self._stack[-1].values is not None
+    def is_scalar(self) -> bool:
+        """Whether a number, true, false or null is under way."""
+        return self._is_scalar
+
+    @property
+    def is_escaped(self) -> bool:
+        """Whether the text ends within what a backslash begins."""
+        return self._string >= 0 and _CUT.search(self._since(self._string)) is not None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether whatever comes differs from all items before: those under way are written as none of them begins."""
+        return all(one.wants < 0 and (one.began < 0 or not one.rests(self._written(one)))
+                   for one in self._stack if one.is_distinct)
+
+    @property
+    def place(self) -> bytes:
+        """The text since the item under way of the outermost array began, and where that was."""
+        outer = next((one for one in self._stack if one.is_distinct), None)
+        start = 0 if outer is None else max(outer.began, outer.wants, 0)
+        return b"%d " % start + self._since(start)
+
+    def rests(self) -> set[bytes]:
+        """How the text would go on to be an item that was before."""
+        return {rest for one in self._stack if one.is_distinct and (one.began >= 0 or not self._is_scalar)
+                for rest in one.rests(self._written(one) if one.began >= 0 else b"")}
+
+    def _written(self, frame):
+        return _plain(self._since(frame.began))
 
     def _since(self, start):
-        return bytes(self._text[start:]) + self._tail[max(0, start - len(self._text)):]
+        known = len(self._text)
+        return bytes(self._text[start:]) + self._tail[max(0, start - known):]
 
     def _take(self, byte, at):
         if self._string >= 0:
@@ -115,7 +146,7 @@ class Items:
             return
         top = self._stack[-1] if self._stack else None
         if top is not None and top.is_array:
-            top.began = at
+            top.began, top.wants = at, -1
         if byte == 0x22:
             self._string, self._is_key = at, top is not None and top.wants_key
         elif byte in b"{[":
@@ -144,8 +175,7 @@ class Items:
             self._complete(at + 1)
         elif top.is_array:
             top.key += 1
-            if top.is_distinct and top.values is not None and not top.left():
-                self.failed = "no value is left for another item"
+            top.wants = at
         else:
             top.wants_key = True
 
@@ -157,32 +187,18 @@ class Items:
         began, top.began = top.began, -1
         if not top.is_distinct:
             return
-        name = canonical(json.loads(self._since(began)[:end - began]))
+        text = self._since(began)[:end - began]
+        name = canonical(json.loads(text))
         if name in top.seen or name in top.extra:
             self.failed = f"two items are {name:.80}"
-        elif self._tail:
-            top.extra += (name,)
         else:
-            top.seen.add(name)
-
-    def _may_end(self):
-        """Whether the item that is under way can become another than those before."""
-        top = self._stack[-1] if self._stack else None
-        if top is None or not top.is_distinct or top.values is None or top.began < 0:
-            return True
-        part = self._since(top.began)
-        return any(one.startswith(part) for one in top.left())
+            (top.extra if self._tail else top.seen)[name] = _plain(text)
 
     # ---- which schemas a value is held to ----
 
     def _frame(self, is_array, schemas):
         is_distinct = is_array and any(one.get(DISTINCT) for one in schemas)
-        values = None
-        for one in schemas if is_distinct else ():
-            said = next((found for inner in self._parts(one.get("items", True)) if (found := all_that(inner))), None)
-            if said is not None and "prefixItems" not in one and all(map(_has_one_text, said)):
-                values = {canonical(value): json.dumps(value).encode() for value in said}
-        return _Frame(is_array, schemas, is_distinct, values)
+        return _Frame(is_array, schemas, is_distinct)
 
     def _parts(self, schema) -> Iterator[dict[str, Any]]:
         """The schema and all that it applies to the same value, perhaps."""
@@ -214,10 +230,25 @@ class Items:
                 yield one.get("additionalProperties", True)
 
 
-def _has_one_text(value):
-    """Whether the grammar writes a value as json.dumps does: none with escapes, blanks between parts or fractions."""
-    return value is None or isinstance(value, int) or \
-        isinstance(value, str) and value.isascii() and value.isprintable() and not set(value) & set('"\\/')
+_PARTS = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?$)|[ \t\n\r]+|-?\d+(?:\.\d*)?(?![\d.eE])', re.DOTALL)
+_ESCAPE = re.compile(rb"\\(?:[bfnrt]|u[0-9A-Fa-f]{4})")
+_CUT = re.compile(rb"(?<!\\)(?:\\\\)*\\(?:u\w{0,3})?$")
+_CODES = {b"\\b": b"\\u0008", b"\\t": b"\\u0009", b"\\n": b"\\u000a", b"\\f": b"\\u000c", b"\\r": b"\\u000d"}
+
+
+def _plain(text):
+    """JSON that may be cut off, written in one way: no blanks, no zeros at a fraction's end, escapes as numbers."""
+    return _PARTS.sub(_plain_part, text)
+
+
+def _plain_part(found):
+    text = found[0]
+    if text.startswith(b'"'):
+        return _ESCAPE.sub(lambda one: _CODES.get(one[0]) or one[0].lower(), text) if b"\\" in text else text
+    if text[:1] in BLANK:
+        return b""
+    text = text.rstrip(b"0").rstrip(b".") if b"." in text else text
+    return b"0" if text == b"-0" else text
 
 
 def _may_match(pattern, name):
@@ -233,24 +264,44 @@ class _Ends:
 
     def __init__(self, tokens, special):
         self.special = frozenset(special)
-        texts = [b"" if i in self.special else one for i, one in enumerate(tokens)]
-        self.in_string = self._mask(texts, lambda one: b'"' in one)
-        self.between = self._mask(texts, re.compile(rb'[],} \t\n\r]|".*"', re.DOTALL).search)
-        self.opening = self._mask(texts, re.compile(rb"\[.*[],]", re.DOTALL).search)
-        self.every = self._mask(texts, bool)
+        self.texts = [b"" if i in self.special else one for i, one in enumerate(tokens)]
+        self.in_string = self._mask(re.compile(rb'".', re.DOTALL).search)
+        self.between = self._mask(re.compile(rb'[],} \t\n\r]|".*"', re.DOTALL).search)
+        self.opening = self._mask(re.compile(rb"\[.*[],]", re.DOTALL).search)
+        self.zeros = self._mask(re.compile(rb"-?\d*\.0*|0+").fullmatch)
+        self.escapes = self._mask(lambda one: b"\\" in one)
+        self.blank = self._mask(re.compile(rb"[ \t\n\r]").match)
+        self.every = self._mask(bool)
+        self.longest = max(map(len, self.texts))
+        self.ids: dict[bytes, list[int]] = {}
+        for i, one in enumerate(self.texts):
+            self.ids.setdefault(one, []).append(i)
+        del self.ids[b""]
 
-    def _mask(self, texts, are_in):
+    def _mask(self, are_in):
         import numpy as np  # schemas with uniqueItems alone need it
-        return np.packbits([bool(are_in(one)) for one in texts], bitorder="little")
+        return np.packbits([bool(are_in(one)) for one in self.texts], bitorder="little")
+
+    def beginning(self, text: bytes) -> Iterator[int]:
+        """The tokens that a text begins with."""
+        for end in range(1, min(self.longest, len(text)) + 1):
+            yield from self.ids.get(text[:end], ())
 
 
 _known: weakref.WeakKeyDictionary[Any, _Ends] = weakref.WeakKeyDictionary()
+MOST_MASKS = 256                # that a look ahead makes
+MOST_ZEROS = 18                 # at the end of a fraction: beyond them a number is the same
 
 
 def _ends_of(view):
     if view not in _known:
         _known[view] = _Ends(view.tokens, view.special_token_ids)
     return _known[view]
+
+
+def _ids(mask):
+    import numpy as np  # as above
+    return np.flatnonzero(np.unpackbits(mask, bitorder="little"))
 
 
 class DistinctMatcher:
@@ -260,12 +311,14 @@ class DistinctMatcher:
         self._matcher, self._view, self._answer_of = matcher, view, answer_of
         self._items, self._ends = Items(schema), _ends_of(view)
         self._before = bytearray() if answer_of is not None else None      # the text, until the answer begins
+        self._goes_on: dict[bytes, bool] = {}       # by the place of Items: whether another item is left
 
     def deep_copy(self) -> DistinctMatcher:
         made = object.__new__(DistinctMatcher)
         made.__dict__.update(self.__dict__)
         made._matcher, made._items = self._matcher.deep_copy(), self._items.copy(False)
         made._before = None if self._before is None else bytearray(self._before)
+        made._goes_on = {}
         return made
 
     def consume_token(self, token: int) -> bool:
@@ -291,23 +344,75 @@ class DistinctMatcher:
     def compute_bitmask(self) -> bytes:
         import numpy as np  # as above
         bits = self._matcher.compute_bitmask()
-        items = self._items
         if self._before is not None or self.is_error():
             return bits
-        ends = self._ends
-        if not items.is_held:
-            asked = ends.opening
-        elif items.has_values:
-            asked = ends.every
-        else:
-            asked = ends.in_string if items.in_string else ends.between
         mask = np.frombuffer(bits, np.uint8).copy()
-        n = min(len(mask), len(asked))
-        found = np.flatnonzero(np.unpackbits(mask[:n] & asked[:n], bitorder="little"))
-        for token in found:
-            if not items.allows(self._view.tokens[token]):
+        if len(self._goes_on) > MOST_MASKS:
+            self._goes_on = {}
+        for token in self._doubtful(mask):
+            trial = self._items.after(self._ends.texts[token])
+            if trial is None or not trial.is_free and not self._may_go_on(trial, token):
                 mask[token >> 3] &= ~(1 << (token & 7)) & 0xFF
         return mask.tobytes()
+
+    def _doubtful(self, mask):
+        """Tokens of a mask that end an item, begin another one, or write one as another is."""
+        items, ends = self._items, self._ends
+        if not items.is_held:
+            asked = ends.opening
+        else:
+            asked = ends.in_string if items.in_string else ends.between
+        rests = items.rests()
+        if rests and items.is_scalar:
+            asked = asked | ends.zeros
+        if items.in_string and any(b"\\u00" in one for one in rests):
+            asked = asked | ends.escapes
+        if rests and items.is_escaped:
+            asked = ends.every
+        n = min(len(mask), len(asked))
+        found = set(_ids(mask[:n] & asked[:n]).tolist())
+        for rest in rests:
+            found.update(one for one in ends.beginning(rest) if mask[one >> 3] >> (one & 7) & 1)
+        return sorted(found)
+
+    def _may_go_on(self, items, token):
+        matcher = self._matcher.deep_copy()
+        matcher.consume_token(token)
+        return self._is_left(matcher, items, [MOST_MASKS])
+
+    def _is_left(self, matcher, items, masks):
+        """Whether a text can end with items that all differ; one that takes too long to look at can."""
+        place = items.place
+        if place in self._goes_on:
+            return self._goes_on[place]
+        if masks[0] == 0:
+            return True
+        masks[0] -= 1
+        if re.search(rb"\.\d*0{%d}$" % MOST_ZEROS, place):
+            return False
+        self._goes_on[place] = self._has_way(matcher, items, masks)
+        return self._goes_on[place]
+
+    def _has_way(self, matcher, items, masks):
+        import numpy as np  # as above
+        further = []
+        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        n = min(len(mask), len(self._ends.every))
+        allowed = mask[:n] & self._ends.every[:n]
+        if not items.in_string and (plain := allowed & ~self._ends.blank[:n]).any():
+            allowed = plain                     # blanks that need not be are no way to anything else
+        for token in _ids(allowed).tolist():
+            trial = items.after(self._ends.texts[token])
+            if trial is not None and trial.is_free:
+                return True
+            if trial is not None:
+                further.append((token, trial))
+        for token, trial in sorted(further, key=lambda one: -len(self._ends.texts[one[0]])):
+            copy = matcher.deep_copy()
+            copy.consume_token(token)
+            if self._is_left(copy, trial, masks):
+                return True
+        return False
 
     def is_accepting(self) -> bool:
         return self._matcher.is_accepting() and not self._items.failed

@@ -1,4 +1,5 @@
 """`uniqueItems`: random walks through masks end in documents whose items differ, by the package jsonschema."""
+import itertools
 import json
 import random
 
@@ -28,6 +29,15 @@ SCHEMAS = {
                 "maxItems": 4},
     "references": {"$defs": {"s": SETS}, "type": "object", "patternProperties": {"^[ab]$": {"$ref": "#/$defs/s"}},
                    "additionalProperties": False},
+    "few texts": {"type": "array", "items": {"type": "string", "pattern": "^(aa?|b)$"}, "uniqueItems": True},
+    "full texts": {"type": "array", "items": {"type": "string", "maxLength": 1, "pattern": "^[a-c\\n\\r]*$"},
+                   "uniqueItems": True, "minItems": 3},
+    "few numbers": {"type": "array", "items": {"anyOf": [{"type": "number", "minimum": 1, "maximum": 1}, {
+        "type": "integer", "minimum": 9, "maximum": 11}]}, "uniqueItems": True},
+    "few arrays": {"type": "array", "uniqueItems": True, "items": {
+        "type": "array", "items": {"enum": ["x", "xy"]}, "uniqueItems": True, "minItems": 1}},
+    "places": {"type": "array", "uniqueItems": True, "prefixItems": [{"enum": [1, 2]}, {"enum": [1, 2]}],
+               "items": {"type": "string", "maxLength": 1, "pattern": "^[ab]*$"}},
     "one of two": {"anyOf": [SETS, {"type": "object", "additionalProperties": {"allOf": [SETS]}}]},
 }
 
@@ -45,13 +55,12 @@ VIEW = Tokens()
 
 
 def walk(matcher, rng):
-    """A document; None: the text did not end, or no token was left."""
+    """A document; None: the text did not end."""
     text = b""
     for _ in range(150):
         bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
         ids = np.flatnonzero(bits[:len(VIEW.tokens)])
-        if not len(ids):
-            return None
+        assert len(ids), f"no token is left after {text}"
         token = int(rng.choices(ids, [3 if VIEW.tokens[one][:1] in b'"]},' else 1 for one in ids])[0])
         if token == VIEW.eos_token_id:
             return json.loads(text)
@@ -67,6 +76,38 @@ def test_random_documents_are_valid(name):
     valid = jsonschema.Draft202012Validator(SCHEMAS[name])
     assert len(made) > 10 and all(map(valid.is_valid, made))
     assert max(len(json.dumps(one)) for one in made) > 8
+
+
+def orders(values, least=0):
+    return [list(one) for n in range(least, len(values) + 1) for one in itertools.permutations(values, n)]
+
+
+@pytest.mark.parametrize("name, documents", [
+    ("few texts", orders(["a", "aa", "b"])), ("few arrays", orders(orders(["x", "xy"], 1))),
+    ("places", [[], [1], [2], *([a, b, *rest] for a, b in ((1, 2), (2, 1)) for rest in orders(["", "a", "b"]))])])
+def test_a_token_is_allowed_exactly_when_some_document_goes_on_so(name, documents):
+    texts = {json.dumps(one).encode() for one in documents}
+    todo = [(b"", Constraint.schema(SCHEMAS[name]).matcher(VIEW))]
+    while todo:
+        text, matcher = todo.pop()
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        ids = np.flatnonzero(bits[:len(VIEW.tokens)]).tolist()
+        rests = {one[len(text):] for one in texts if one.startswith(text)}
+        wanted = {i for i, token in enumerate(VIEW.tokens) for rest in rests if rest.startswith(token)}
+        wanted |= {VIEW.eos_token_id} if b"" in rests else set()
+        assert set(ids) == wanted, text
+        for i in {one for one in ids if one < 256}:
+            copy = matcher.deep_copy()
+            assert copy.consume_token(i)
+            todo.append((text + VIEW.tokens[i], copy))
+
+
+@pytest.mark.parametrize("name", ["full texts", "few numbers", "few arrays", "objects"])
+def test_blanks_and_other_ways_to_write_are_no_way_out(name):
+    constraint, rng = Constraint.schema(SCHEMAS[name], whitespace="any"), random.Random(3)
+    made = [one for _ in range(20) if (one := walk(constraint.matcher(VIEW), rng)) is not None]
+    valid = jsonschema.Draft202012Validator(SCHEMAS[name])
+    assert len(made) > 5 and all(map(valid.is_valid, made))
 
 
 @pytest.mark.parametrize("document, is_valid", [
