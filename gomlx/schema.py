@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
-from gomlx._generation.array_schemas import all_that, without_contains, without_unique
+from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
 from gomlx._generation.negation import NOTES, TYPES, negation, without_if, without_one_of
 from gomlx._generation.patterns import without_lookahead
 
@@ -191,12 +191,10 @@ class _Walk:
             rewrite(made, kept)
         if self.conditions(made, kept, pointer) is False:
             return False
-        if self.compares_items and made.get("uniqueItems") is True:
-            del made["uniqueItems"]
-            made[DISTINCT] = self.has_distinct = True
+        reasons = self.compare_items(made, kept, pointer)
         for keyword in REFUSED:
             if keyword in made and not self.says_nothing(keyword, kept):
-                self.refuse(pointer, keyword, "no grammar can hold a text to it")
+                self.refuse(pointer, keyword, reasons.get(keyword, "no grammar can hold a text to it"))
             made.pop(keyword, None)
         for keyword in ALONE:
             made.pop(keyword, None)
@@ -252,6 +250,24 @@ class _Walk:
             return without_contains(schema)
         values = all_that(self.resolved(schema["items"]) if isinstance(schema.get("items"), dict | bool) else True)
         return without_unique(schema, values and list({canonical(one): one for one in values}.values()))
+
+    def compare_items(self, made, schema, pointer):
+        """Marks an array whose items the matcher compares; {"uniqueItems": why it does not}."""
+        if not self.compares_items or made.get("uniqueItems") is not True:
+            return {}
+        beside: dict[str, Any] = {}
+        found = re.search(r"/(allOf|anyOf|oneOf)/(\d+)$", pointer)
+        parent = found_at(self.root, pointer[:found.start()]) if found else None
+        if found and isinstance(parent, dict):
+            beside = {key: value for key, value in parent.items() if key != found[1]}
+            if found[1] == "allOf":
+                beside["allOf"] = [one for i, one in enumerate(parent["allOf"]) if i != int(found[2])]
+        why = why_not_compared(schema, beside, self.resolved)
+        if why is not None:
+            return {"uniqueItems": why}
+        del made["uniqueItems"]
+        made[DISTINCT] = self.has_distinct = True
+        return {}
 
     def counts(self, made, schema):
         for keyword in COUNTS:

@@ -3,8 +3,9 @@ holds a text to: exact, or None where there are none, or too many alternatives."
 from __future__ import annotations
 
 import itertools
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gomlx._generation.negation import TYPES, any_of, negation
@@ -12,6 +13,9 @@ from gomlx._generation.negation import TYPES, any_of, negation
 MOST_PLACES = 16                # where in an array an item may be
 MOST_VALUES = 64                # of whole numbers between limits
 MOST_ORDERS = 400               # of different values one after another
+MOST_LEVELS = 8                 # of schemas within one another whose values are counted
+WAYS = ("allOf", "anyOf", "oneOf", "not", "if", "$ref")
+LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 NO_ARRAY = {"type": [one for one in TYPES if one != "array"]}
 
 
@@ -89,3 +93,75 @@ def all_that(schema: Any) -> list[Any] | None:
         return list(range(least, most + 1))
     known: dict[Any, list[Any]] = {"boolean": [False, True], "null": [None]}
     return known.get(kind) if isinstance(kind, str) else None
+
+
+def why_not_compared(schema: dict[str, Any], beside: Any, resolved: Callable[[Any], Any]) -> str | None:
+    """Why the items of an array cannot be compared beside the grammar without a dead end; None: they can. beside: what
+    else holds the array; resolved: the schema that another one refers to."""
+    least = _count(schema, "minItems", 0)
+    others = [schema[one] for one in (*WAYS, "contains") if one in schema]
+    if least is None or any(f'"{one}"' in json.dumps([others, beside]) for one in ("minItems", "minContains", "$ref")):
+        return "how many items there have to be is said in several places"
+    items = schema.get("items", True)
+    if least > 1 and ("prefixItems" in schema or isinstance(items, list) or not has_values(items, least, resolved)):
+        return f"whether there are {least} different items is not known"
+    if not _has_one_text(items, resolved, 0):
+        return "the items may be objects of a few names in any order"
+    return None
+
+
+def has_values(schema: Any, n: int, resolved: Callable[[Any], Any], level: int = 0) -> bool:
+    """Whether it is certain that so many values are valid."""
+    schema = resolved(schema) if isinstance(schema, dict) else schema
+    if schema is True or schema == {} or level > MOST_LEVELS:
+        return schema is True or schema == {}
+    if schema is False or any(one in schema for one in ("allOf", "not", "if")):
+        return False
+    for one in ("anyOf", "oneOf"):
+        if one in schema:
+            return set(schema) <= {one, "title", "description"} and \
+                any(has_values(inner, n, resolved, level + 1) for inner in schema[one])
+    if "const" in schema or "enum" in schema:
+        values = [schema["const"]] if "const" in schema else schema["enum"]
+        return set(schema) <= {"const", "enum", "type", "title", "description", "default"} and \
+            len({json.dumps(one, sort_keys=True).replace(".0", "") for one in values}) >= n and \
+            ("type" not in schema or schema["type"] == "string" and all(isinstance(one, str) for one in values))
+    named = schema.get("type", list(TYPES))
+    named = named if isinstance(named, list) else [named]
+    return any(_has_values_of(one, schema, n, resolved, level) for one in named)
+
+
+def _has_values_of(kind, schema, n, resolved, level):
+    if kind == "string":
+        return not {"pattern", "minLength"} & schema.keys() and (
+            _count(schema, "maxLength", math.inf) == math.inf or "format" not in schema and n <= 90
+            and (_count(schema, "maxLength", 0) or 0) >= 1)
+    if kind in ("integer", "number"):
+        if not set(LIMITS) & schema.keys():
+            return True
+        low, high = schema.get("minimum"), schema.get("maximum")
+        is_plain = not {"exclusiveMinimum", "exclusiveMaximum", "multipleOf"} & schema.keys()
+        return is_plain and (low is None or high is None or high - low >= (n if kind == "integer" else 1e-6))
+    if kind == "array":
+        return "maxItems" not in schema and not {"prefixItems", "contains"} & schema.keys() and \
+            not isinstance(schema.get("items"), list) and has_values(schema.get("items", True), 1, resolved, level + 1)
+    if kind == "object":
+        if {"maxProperties", "minProperties", "propertyNames", "patternProperties"} & schema.keys():
+            return False
+        return schema.get("additionalProperties", True) in (True, {}) or any(
+            has_values(one, n, resolved, level + 1) for one in schema.get("properties", {}).values())
+    return n <= {"boolean": 2, "null": 1}.get(kind, 0)
+
+
+def _has_one_text(schema, resolved, level):
+    """Whether each value is written in one way alone, but for numbers and blanks, or there are always others."""
+    schema = resolved(schema) if isinstance(schema, dict) else schema
+    if not isinstance(schema, dict) or level > MOST_LEVELS:
+        return True
+    if schema.get("patternProperties") and schema.get("additionalProperties", True) is False or \
+            "maxProperties" in schema and schema.get("additionalProperties", True) is not False:
+        return False
+    inner = [*schema.get("properties", {}).values(), schema.get("additionalProperties", True)]
+    for one in ("allOf", "anyOf", "oneOf", "prefixItems", "items"):
+        inner += schema.get(one, ()) if isinstance(schema.get(one, ()), list | tuple) else [schema[one]]
+    return all(_has_one_text(one, resolved, level + 1) for one in inner)

@@ -31,7 +31,7 @@ SCHEMAS = {
                    "additionalProperties": False},
     "few texts": {"type": "array", "items": {"type": "string", "pattern": "^(aa?|b)$"}, "uniqueItems": True},
     "full texts": {"type": "array", "items": {"type": "string", "maxLength": 1, "pattern": "^[a-c\\n\\r]*$"},
-                   "uniqueItems": True, "minItems": 3},
+                   "uniqueItems": True, "minItems": 1},
     "few numbers": {"type": "array", "items": {"anyOf": [{"type": "number", "minimum": 1, "maximum": 1}, {
         "type": "integer", "minimum": 9, "maximum": 11}]}, "uniqueItems": True},
     "few arrays": {"type": "array", "uniqueItems": True, "items": {
@@ -134,6 +134,20 @@ def test_copies_go_on_by_themselves():
     second = first.deep_copy()
     assert second.consume_tokens(list(b"2, 3]")) and first.consume_tokens(list(b"2]"))
     assert not first.deep_copy().is_error() and first.is_accepting() and second.is_accepting()
+
+
+@pytest.mark.parametrize("schema, reason", [
+    ({"minItems": 3, "items": {"type": "string", "pattern": "^[ab]$"}}, "3 different items"),
+    ({"minItems": 3, "items": {"type": "boolean"}}, "3 different items"),
+    ({"minItems": 2, "prefixItems": [{"const": 1}, {"enum": [1, 2]}]}, "2 different items"),
+    ({"items": {"type": "object", "patternProperties": {"^[ab]$": {"const": 1}}, "additionalProperties": False}},
+     "in any order"),
+    ({"items": {"enum": [1, 2]}, "anyOf": [{"minItems": 3}, {"maxItems": 1}]}, "several places")], ids=str)
+def test_what_may_come_to_a_dead_end_is_refused(schema, reason):
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True} | schema}}
+    with pytest.raises(gomlx.UnsupportedSchema, match=reason) as caught:
+        Constraint.schema(schema)
+    assert [(one.pointer, one.keyword) for one in caught.value.places] == [("/properties/a", "uniqueItems")]
 
 
 def test_where_nothing_compares_items_it_is_refused():
