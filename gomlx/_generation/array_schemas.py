@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ MOST_ORDERS = 400               # of different values one after another
 MOST_LEVELS = 8                 # of schemas within one another whose values are counted
 WAYS = ("allOf", "anyOf", "oneOf", "not", "if", "$ref")
 LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_MANY = re.compile(r"^[^^]|[^$]$|(?:\]|\\[wdS]|(?<!\\)\.)(?:[+*]|\{\d+,(?:\d\d+)?\})")    # as no end of names matches
 NO_ARRAY = {"type": [one for one in TYPES if one != "array"]}
 
 
@@ -158,10 +160,12 @@ def _has_one_text(schema, resolved, level):
     schema = resolved(schema) if isinstance(schema, dict) else schema
     if not isinstance(schema, dict) or level > MOST_LEVELS:
         return True
-    if schema.get("patternProperties") and schema.get("additionalProperties", True) is False or \
-            "maxProperties" in schema and schema.get("additionalProperties", True) is not False:
-        return False
-    inner = [*schema.get("properties", {}).values(), schema.get("additionalProperties", True)]
+    patterns = schema.get("patternProperties", {})
+    if patterns or schema.get("additionalProperties", True) is not False:
+        if "maxProperties" in schema or schema.get("additionalProperties", True) is False and \
+                not any(map(_MANY.search, patterns)):
+            return False
+    inner = [*patterns.values(), *schema.get("properties", {}).values(), schema.get("additionalProperties", True)]
     for one in ("allOf", "anyOf", "oneOf", "prefixItems", "items"):
         inner += schema.get(one, ()) if isinstance(schema.get(one, ()), list | tuple) else [schema[one]]
     return all(_has_one_text(one, resolved, level + 1) for one in inner)

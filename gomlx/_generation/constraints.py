@@ -8,7 +8,7 @@ import json
 import re
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,14 +49,14 @@ class Constraint:
     """
 
     _distinct: Any = None           # the prepared schema, where it has arrays whose items differ
+    _uncompared: Callable[[], Constraint] | None = None     # makes the same where nothing compares items
 
     def __init__(self, kind: str, grammar: str, what: str, *, type: Any = None, schema: Any = None,
-                 report: Sequence[str] = (), unenforced: Sequence[Place] = (), distinct: Any = None) -> None:
+                 report: Sequence[str] = (), unenforced: Sequence[Place] = ()) -> None:
         self.kind = kind
         self.report = list(report)
         self.unenforced = list(unenforced)
         self._type, self._schema, self._grammar = type, schema, grammar
-        self._distinct = distinct
         self._start_empty()
         library = matcher_library()
         failed, said = library.LLMatcher.validate_grammar_with_warnings(grammar, limits=library.LLParserLimits(**FUEL))
@@ -85,14 +85,28 @@ class Constraint:
         arguments.one_of("enforce", enforce, ("strict", "relaxed"))
         made = None if isinstance(schema, bool | Mapping) else schema
         document = typed.schema_of(schema) if made is not None else schema
-        prepared = prepare(document, enforce, strict_formats, compares_items=True)
+        return cls._of_document(document, made, whitespace, enforce, strict_formats, True)
+
+    @classmethod
+    def _of_document(cls, document, type, whitespace, enforce, strict_formats, compares_items):
+        prepared = prepare(document, enforce, strict_formats, compares_items)
         if prepared.unenforced:
             _jsonschema()                               # that it is missing is told now
         library = matcher_library()
         grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(prepared.schema),
                                                              overrides=WHITESPACE[whitespace])
-        return cls("schema", grammar, "schema", type=made, schema=document, report=prepared.warnings,
-                   unenforced=prepared.unenforced, distinct=prepared.schema if prepared.has_distinct else None)
+        made = cls("schema", grammar, "schema", type=type, schema=document, report=prepared.warnings,
+                   unenforced=prepared.unenforced)
+        if prepared.has_distinct:
+            made._distinct = prepared.schema
+            made._uncompared = functools.cache(functools.partial(
+                cls._of_document, document, type, whitespace, enforce, strict_formats, False))
+        return made
+
+    def uncompared(self) -> Constraint:
+        """The same where nothing compares items, beside tools that may be called and in gpt-oss's channels:
+        enforce="relaxed" leaves uniqueItems out; UnsupportedSchema where it may not be."""
+        return self if self._uncompared is None else self._uncompared()
 
     @classmethod
     def regex(cls, pattern: str) -> Constraint:
@@ -132,16 +146,11 @@ class Constraint:
             known[lead] = library.LLMatcher(view.matching, self._after(lead, view),
                                             limits=library.LLParserLimits(**FUEL), log_level=0)
             if self._distinct is not None:
-                known[lead] = self._comparing(known[lead], view, lead)
+                known[lead] = DistinctMatcher(known[lead], view, self._distinct, lead and lead.answer_of)
         made = known[lead].deep_copy()
         if made.is_error():
             raise ValueError(f"{self.kind}: {made.get_error()}")
         return made
-
-    def _comparing(self, matcher, view, lead):
-        if lead is not None and lead.has_channels:
-            raise UnsupportedSchema([Place("", "uniqueItems", "items are not compared behind the channels of gpt-oss")])
-        return DistinctMatcher(matcher, view, self._distinct, lead and lead.answer_of)
 
     def _after(self, lead, view):
         """The grammar of the answer with what may come before it."""
@@ -150,12 +159,10 @@ class Constraint:
         rules = view.rules()
         before = lead.rule(rules, has_blank=self.kind == "schema")
         return json.dumps({"grammars": [{"name": "main", "lark_grammar": rules.grammar(f"{before} @answer")},
-                                        self.as_part("answer", comparing=True)]})
+                                        self.as_part("answer")]})
 
-    def as_part(self, name: str, comparing: bool = False) -> dict[str, Any]:
-        """This as one of several grammars. UnsupportedSchema where items are compared: the whole text is not JSON."""
-        if self._distinct is not None and not comparing:
-            raise UnsupportedSchema([Place("", "uniqueItems", "items are not compared where tools may be called")])
+    def as_part(self, name: str) -> dict[str, Any]:
+        """This as one of several grammars."""
         is_lark = not self._grammar.startswith('{"grammars"')       # llguidance keeps Lark as it is
         return {"lark_grammar": self._grammar} | {"name": name} if is_lark else \
             {**json.loads(self._grammar)["grammars"][0], "name": name}
@@ -395,6 +402,7 @@ class Follower:
     lead: what may come before the answer, as rules."""
 
     def __init__(self, constraint: Constraint, view: View, n_prompt: int, lead: Lead | None = None) -> None:
+        constraint = constraint.uncompared() if lead is not None and lead.has_channels else constraint
         self.constraint = constraint
         self._view = view
         self._lead = lead

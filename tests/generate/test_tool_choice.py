@@ -3,12 +3,13 @@ answer may have; what is refused. Random walks through the masks stand for model
 import random
 import re
 
+import numpy as np
 import pytest
 
 import gomlx
 from gomlx._base import response_format
 from gomlx._generation import tool_choice
-from gomlx._generation.constraints import Constraint, Lead, View
+from gomlx._generation.constraints import Constraint, Follower, Lead, View
 from gomlx.parsing import FORMATS, Parser
 from gomlx.schema import UnsupportedSchema
 
@@ -252,6 +253,44 @@ def test_names_that_would_end_their_own_tag():
         texts_of(made("qwen_xml", None, tools=[function(parameters=schema, strict=True)]))
     found = shown(texts_of(made("qwen_xml", "required", tools=[function(parameters=schema)]), n=4))
     assert found and all("<parameter=c>" in one and "a>b" not in one for one in found)
+
+
+DISTINCT = {"type": "array", "items": {"type": "string", "pattern": "^[xy]$"}, "uniqueItems": True, "maxItems": 5}
+
+
+def test_items_are_not_compared_beside_tools():
+    with pytest.raises(UnsupportedSchema, match="/: uniqueItems"):
+        made("qwen", answer=Constraint.schema(DISTINCT))
+    answer = Constraint.schema(DISTINCT, enforce="relaxed")
+    constraint = made("qwen", answer=answer)
+    assert [one.keyword for one in constraint.unenforced] == ["uniqueItems"] and answer.unenforced == []
+    assert "non-unique" in constraint.outcome('["x", "x"]', True)["violation"]
+    assert constraint.outcome('["x", "y"]', True) == {"parsed": ["x", "y"]}
+    assert not constraint.matcher(VIEWS[True], lead("qwen")).is_error()
+
+
+def test_items_are_not_compared_in_channels(model):
+    channels = {"parser": "harmony", "chat_format": "chatml_think"}
+    relaxed, before = Constraint.schema(DISTINCT, enforce="relaxed"), lead("harmony", PROMPTS["harmony"])
+    with pytest.raises(UnsupportedSchema, match="/: uniqueItems"):
+        Follower(Constraint.schema(DISTINCT), VIEWS[True], 0, before)
+    assert [one.keyword for one in Follower(relaxed, VIEWS[True], 0, before).constraint.unenforced] == ["uniqueItems"]
+    with pytest.raises(UnsupportedSchema, match="/: uniqueItems"):
+        model._rendered("hello", schema=DISTINCT, **channels)             # before a stream opens
+    found = model._rendered("hello", constraint=relaxed, **channels)[1].constraint
+    assert [one.keyword for one in found.unenforced] == ["uniqueItems"]
+
+
+@pytest.mark.parametrize("are_special", [True, False])
+@pytest.mark.parametrize("prompt", ["<think>\n", "<think>\n\n</think>\n\n", ""])
+def test_items_are_compared_behind_reasoning(prompt, are_special):
+    view, before = VIEWS[are_special], lead("qwen", f"<|im_start|>assistant\n{prompt}")
+    thought = {"<think>\n": '["x", "x"]</think>\n\n', "": '<think>\n["y", "y"]\n</think>\n\n'}.get(prompt, "")
+    matcher = Constraint.schema(DISTINCT).matcher(view, before)
+    for ids, wanted in ((ids_of(thought + '["x", "'), {ord("y")}), (ids_of('y"'), {ord("]")})):
+        assert matcher.consume_tokens(ids)
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        assert set(np.flatnonzero(bits)) == wanted
 
 
 @pytest.mark.parametrize("choice, tools, error, text", [
