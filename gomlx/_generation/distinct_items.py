@@ -290,6 +290,7 @@ class _Ends:
 
 _known: weakref.WeakKeyDictionary[Any, _Ends] = weakref.WeakKeyDictionary()
 MOST_MASKS = 256                # that a look ahead makes
+CHUNK = 1024                    # bytes of a mask that are looked at together
 MOST_ZEROS = 18                 # at the end of a fraction: beyond them a number is the same
 
 
@@ -299,9 +300,12 @@ def _ends_of(view):
     return _known[view]
 
 
-def _ids(mask):
+def _ids(mask: Any) -> Iterator[int]:
+    """The tokens of a mask, found as they are asked for: of many the first few are enough."""
     import numpy as np  # as above
-    return np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+    for start in range(0, len(mask), CHUNK):
+        part = np.unpackbits(mask[start:start + CHUNK], bitorder="little")
+        yield from (np.flatnonzero(part) + 8 * start).tolist()
 
 
 class DistinctMatcher:
@@ -370,7 +374,7 @@ class DistinctMatcher:
         if rests and items.is_escaped:
             asked = ends.every
         n = min(len(mask), len(asked))
-        found = set(_ids(mask[:n] & asked[:n]).tolist())
+        found = set(_ids(mask[:n] & asked[:n]))
         for rest in rests:
             found.update(one for one in ends.beginning(rest) if mask[one >> 3] >> (one & 7) & 1)
         return sorted(found)
@@ -401,7 +405,7 @@ class DistinctMatcher:
         allowed = mask[:n] & self._ends.every[:n]
         if not items.in_string and (plain := allowed & ~self._ends.blank[:n]).any():
             allowed = plain                     # blanks that need not be are no way to anything else
-        for token in _ids(allowed).tolist():
+        for token in _ids(allowed):
             trial = items.after(self._ends.texts[token])
             if trial is not None and trial.is_free:
                 return True
