@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin
 
 from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
 from gomlx._generation.negation import NOTES, TYPES, negation, without_if, without_one_of
-from gomlx._generation.patterns import without_lookahead
+from gomlx._generation.patterns import in_other_words, of_names, without_lookahead
 
 __all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
 
@@ -305,6 +305,14 @@ class _Walk:
         del made["propertyNames"]
 
     def look_ahead(self, made, schema):
+        named = made.get("patternProperties")
+        if isinstance(named, dict):
+            words = {one: in_other_words(one) for one in named}
+            words = {one: of_names(said) or said for one, said in words.items()}
+            if len(set(words.values())) == len(words):
+                made["patternProperties"] = {words[one]: value for one, value in named.items()}
+        if isinstance(made.get("pattern"), str):
+            made["pattern"] = in_other_words(made["pattern"])
         parts = without_lookahead(made["pattern"]) if isinstance(made.get("pattern"), str) else None
         if parts is not None:
             made["pattern"] = parts[0]

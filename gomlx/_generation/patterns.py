@@ -1,4 +1,4 @@
-"""Regular expressions of JSON schemas that look ahead, as several that do not: exact, or None."""
+"""Regular expressions of JSON schemas that look around, as others that do not: exact, or None."""
 from __future__ import annotations
 
 import re
@@ -8,6 +8,79 @@ _ONE = r"(?:[A-Za-z0-9 _:@/%&=<>,;!\"'#~`-]|\\[-.\\/:@_$^*+?()\[\]{}|#&~]|\[\^?(
 _AHEAD = re.compile(rf"\(\?!\^?((?:{_ONE})+(?:\|(?:{_ONE})+)*)(?:\.\*)?\)")
 _NOWHERE = re.compile(rf"\(\?!\.\*({_ONE})\)")
 _BLANK = {r"(?!\s*$)": r"\S", r"(?!\s+$)": r"^$|\S"}     # a text that is not blank, or empty
+_NONE_ALL = re.compile(rf"\(\?!\^?({_ONE})([+*])\$\)")
+_NO_END = re.compile(rf"\(\?!\.\*({_ONE})\$\)")
+_NO_PAIR = re.compile(rf"\(\?!\.\*({_ONE})(?:({_ONE})|\{{2\}})\)")
+_NOT_LAST = re.compile(rf"\(\?<!({_ONE})\)\$")
+_END = r"(?![\s\S])"
+_PIECES = re.compile(r"\\.|\[(?:[^\]\\]|\\.)*\]", re.DOTALL)
+_BEYOND = r"\uD800\uDC00-\uDBFF\uDFFF"             # all pairs: what is beyond four digits
+_SURROGATES = re.compile(r"\\u([0-9A-Fa-f]{4})(?:-\\u([0-9A-Fa-f]{4}))?")
+_PREFIX = re.compile(rf"\^\(\?!((?:{_ONE})+)(?:\.\*)?\)(\.|\[(?:[^\[\]\\&~^]|\\.)+\])([+*]|\{{(\d+),(\d+)\}})\$")
+
+
+def in_other_words(pattern: str) -> str:
+    """The same pattern, in the matcher's syntax: \\Z and (?![\\s\\S]) are $; classes have no halves of surrogate pairs,
+    which no text has; (?=^...) and (?!^...) at the beginning, where no other place has ^, stand behind it."""
+    pattern = _PIECES.sub(_piece, pattern)
+    if pattern.endswith(_END) and not pattern.endswith("\\" + _END):
+        pattern = pattern[:-len(_END)] + "$"
+    end = _group_end(pattern, 0) if pattern.startswith(("(?=^", "(?!^")) else -1
+    if end < 0 or _has_alternatives(pattern):
+        return pattern
+    if pattern.startswith("(?=") and not _has_alternatives(pattern[4:end - 1]):
+        return f"^(?={pattern[4:]}"
+    is_at_beginning = pattern.startswith("(?!") and pattern.startswith("^", end)
+    return f"^(?!{pattern[4:end]}{pattern[end + 1:]}" if is_at_beginning else pattern
+
+
+def _piece(found):
+    if found[0] == r"\Z":
+        return "$"
+    return _without_halves(found[0]) if found[0].startswith("[") else found[0]
+
+
+def _without_halves(characters):
+    """A class without the code points of surrogates."""
+    def kept(found):
+        first, last = int(found[1], 16), int(found[2] or found[1], 16)
+        low, high = min(last, 0xD7FF), max(first, 0xE000)
+        parts = [(first, low)] * (first <= low) + [(high, last)] * (high <= last)
+        return "".join(f"\\u{a:04X}" + (f"-\\u{b:04X}" if b > a else "") for a, b in parts)
+
+    if not re.search(r"\\u[dD][89a-fA-F]", characters):
+        return characters
+    plain = characters.replace(_BEYOND, "")
+    if re.search("-U|U-", _SURROGATES.sub("U", plain)) or any(
+            found[2] and int(found[1], 16) > int(found[2], 16) for found in _SURROGATES.finditer(plain)):
+        return characters
+    made = _SURROGATES.sub(kept, characters.replace(_BEYOND, "\0")).replace("\0", r"\u{10000}-\u{10FFFF}")
+    return made if made not in ("[]", "[^]") else characters
+
+
+def of_names(pattern: str) -> str | None:
+    """A pattern of names that begins with ^(?!...) of a few characters, before characters of one class, as one that
+    does not look ahead; None: it is another."""
+    found = _PREFIX.fullmatch(pattern)
+    if found is None:
+        return None
+    characters = r"[^\n]" if found[2] == "." else found[2]
+    if "--" in characters:
+        return None
+    least, most = {"+": (1, None), "*": (0, None)}.get(found[3]) or (int(found[4]), int(found[5]))
+    first = re.findall(_ONE, found[1])
+    ways, before = [], ""
+    for i, one in enumerate(first):
+        if most is not None and i >= most:
+            break
+        if i >= least:
+            ways.append(before)
+        rest = f"{{{max(least - i - 1, 0)},{'' if most is None else most - i - 1}}}"
+        ways.append(f"{before}[{characters}&&{_but(one)}]{characters}{rest}")
+        before += f"[{characters}&&{one if one.startswith('[') else f'[{one}]'}]"
+    if most is not None and most <= len(first) - 1 and most >= least:
+        ways.append(before)
+    return f"^({'|'.join(ways)})$"
 
 
 def without_lookahead(pattern: str) -> list[str] | None:
@@ -17,6 +90,9 @@ def without_lookahead(pattern: str) -> list[str] | None:
     made: list[str] = []
     if not pattern.startswith("^"):
         return None
+    if (found := _NOT_LAST.search(pattern)) and found.end() == len(pattern):
+        pattern = pattern[:found.start()] + "$"
+        made.append(rf"^([\s\S]*{_but(found[1])})?$")
     while pattern.startswith(("(?!", "(?="), at):
         end = _group_end(pattern, at)
         group = pattern[at:end]
@@ -39,10 +115,18 @@ def _said(group):
         return [f"^(?:{group[3:-1].removeprefix('^')})"]
     if found := _AHEAD.fullmatch(group):
         return [f"^({_not_first(re.findall(_ONE, one))})$" for one in re.findall(rf"(?:{_ONE})+", found[1])]
+    if found := _NONE_ALL.fullmatch(group):
+        return [f"^$|{_but(found[1])}" if found[2] == "+" else _but(found[1])]
+    if found := _NO_END.fullmatch(group):
+        return [rf"^$|{_but(found[1])}$|\n"]
+    found = _NO_PAIR.fullmatch(group)
+    if found and not found[1].startswith("[^") and (found[2] or found[1]) == found[1]:
+        one, other = found[1], _but_in_line(found[1])
+        return [rf"^({other}|{one}{other})*({one})?(\n[\s\S]*)?$"]
     found = _NOWHERE.fullmatch(group)
     if found and not found[1].startswith("[^"):             # which a line's end is, too
         # `.` is no end of a line: beyond the first one the character may stand
-        return [rf"^{_but(found[1])[:-1]}\n]*(\n[\s\S]*)?$"]
+        return [rf"^{_but_in_line(found[1])}*(\n[\s\S]*)?$"]
     return []
 
 
@@ -59,6 +143,12 @@ def _but(one):
     if one.startswith("[^"):
         return f"[{one[2:]}"
     return f"[^{one[1:-1]}]" if one.startswith("[") else f"[^{one if one.startswith(chr(92)) else _in_class(one)}]"
+
+
+def _but_in_line(one):
+    """Any other character that ends no line."""
+    others = _but(one)[2:]
+    return rf"[^\n\{others}" if others.startswith("-") else rf"[^\n{others}"
 
 
 def _in_class(letter):
