@@ -21,10 +21,12 @@ _PREFIX = re.compile(rf"\^\(\?!((?:{_ONE})+)(?:\.\*)?\)(\.|\[(?:[^\[\]\\&~^]|\\.
 
 def in_other_words(pattern: str) -> str:
     """The same pattern, in the matcher's syntax: \\Z and (?![\\s\\S]) are $; classes have no halves of surrogate pairs,
-    which no text has; (?=^...) and (?!^...) at the beginning, where no other place has ^, stand behind it."""
+    which no text has; .* at an open end is nothing; (?=^...) and (?!^...) at the beginning stand behind the ^."""
     pattern = _PIECES.sub(_piece, pattern)
     if pattern.endswith(_END) and not pattern.endswith("\\" + _END):
         pattern = pattern[:-len(_END)] + "$"
+    if re.search(r"[^\\^]\.\*$", pattern) and not _has_alternatives(pattern):
+        pattern = pattern[:-2]                  # it says nothing, and takes the matcher long beside a maxLength
     end = _group_end(pattern, 0) if pattern.startswith(("(?=^", "(?!^")) else -1
     if end < 0 or _has_alternatives(pattern):
         return pattern

@@ -40,6 +40,7 @@ def test_what_is_left_as_it_is(pattern):
     (r"^[\u0020-\uD7FF\uE000-\uFFFD\uD800\uDBFF-\uDC00\uDFFF\t]*$", r"^[\u0020-\uD7FF\uE000-\uFFFD\t]*$"),
     (r"[a\uD800\uDC00-\uDBFF\uDFFF]", r"[a\u{10000}-\u{10FFFF}]"), (r"[\u0041-\uFFFF]", r"[\u0041-\uFFFF]"),
     (r"[\u0041-\uD900]", r"[\u0041-\uD7FF]"), (r"[a-\uD900]", r"[a-\uD900]"), (r"[\uDC00-\uD800]", r"[\uDC00-\uD800]"),
+    (r"^a:.*:.*", r"^a:.*:"), (r"a\.*", r"a\.*"), (r"a|b.*", r"a|b.*"), (r"^.*", r"^.*"),
     (r"(?=^.{2}$)a", r"^(?=.{2}$)a"), (r"(?=^a|b)b", r"(?=^a|b)b"), (r"(?=^a)b|c", r"(?=^a)b|c"),
     (r"(?!^[.-])^a", r"^(?![.-])a"), (r"(?!^a)b", r"(?!^a)b")])
 def test_other_words(pattern, wanted):
