@@ -146,7 +146,8 @@ class Constraint:
             known[lead] = library.LLMatcher(view.matching, self._after(lead, view),
                                             limits=library.LLParserLimits(**FUEL), log_level=0)
             if self._distinct is not None:
-                known[lead] = DistinctMatcher(known[lead], view, self._distinct, lead and lead.answer_of)
+                known[lead] = DistinctMatcher(known[lead], view, self._distinct,
+                                              lead.answer_of if lead is not None else None)
         made = known[lead].deep_copy()
         if made.is_error():
             raise ValueError(f"{self.kind}: {made.get_error()}")

@@ -6,6 +6,7 @@
      an item under way is written as another begins, a copy of the matcher is asked how it may go on."""
 from __future__ import annotations
 
+import bisect
 import json
 import re
 import weakref
@@ -19,7 +20,7 @@ BLANK = b" \t\n\r"
 
 class _Frame:
     """An object or an array that is open."""
-    __slots__ = ("began", "extra", "is_array", "is_distinct", "key", "schemas", "seen", "wants", "wants_key")
+    __slots__ = ("began", "extra", "is_array", "is_distinct", "key", "schemas", "seen", "texts", "wants", "wants_key")
 
     def __init__(self, is_array, schemas, is_distinct):
         self.is_array, self.schemas, self.is_distinct = is_array, schemas, is_distinct
@@ -27,8 +28,9 @@ class _Frame:
         self.wants_key = not is_array
         self.began = -1                             # where its item does; -1: none is under way
         self.wants = -1                             # where a comma was, after which none has begun
-        self.seen: dict[str, bytes] = {}            # its items, and how they are written
-        self.extra: dict[str, bytes] = {}           # and those of a trial
+        self.seen: set[str] = set()                 # its items
+        self.texts: list[bytes] = []                # how they are written, in order
+        self.extra: dict[str, bytes] = {}           # both of a trial
 
     def copy(self, is_trial):
         made = object.__new__(_Frame)
@@ -36,13 +38,23 @@ class _Frame:
             setattr(made, name, getattr(self, name))
         made.extra = dict(self.extra)
         if not is_trial:
-            made.seen = dict(self.seen)
+            made.seen, made.texts = set(self.seen), list(self.texts)
         return made
 
+    def add(self, name, text, is_trial):
+        if is_trial:
+            self.extra[name] = text
+        else:
+            self.seen.add(name)
+            bisect.insort(self.texts, text)
+
     def rests(self, part):
-        """How items that are written so at their beginning go on."""
-        return [text[len(part):] for known in (self.seen, self.extra) for text in known.values()
-                if text.startswith(part)]
+        """How items that are written so at their beginning go on, one after another."""
+        for i in range(bisect.bisect_left(self.texts, part), len(self.texts)):
+            if not self.texts[i].startswith(part):
+                break
+            yield self.texts[i][len(part):]
+        yield from (text[len(part):] for text in self.extra.values() if text.startswith(part))
 
 
 class Items:
@@ -104,7 +116,7 @@ class Items:
     @property
     def is_free(self) -> bool:
         """Whether whatever comes differs from all items before: those under way are written as none of them begins."""
-        return all(one.wants < 0 and (one.began < 0 or not one.rests(self._written(one)))
+        return all(one.wants < 0 and (one.began < 0 or next(one.rests(self._written(one)), None) is None)
                    for one in self._stack if one.is_distinct)
 
     @property
@@ -192,7 +204,7 @@ class Items:
         if name in top.seen or name in top.extra:
             self.failed = f"two items are {name:.80}"
         else:
-            (top.extra if self._tail else top.seen)[name] = _plain(text)
+            top.add(name, _plain(text), bool(self._tail))
 
     # ---- which schemas a value is held to ----
 

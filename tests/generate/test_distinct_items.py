@@ -9,6 +9,7 @@ from test_schema_suite import Bytes, accepts
 
 import gomlx
 from gomlx._generation.constraints import Constraint
+from gomlx._generation.distinct_items import DistinctMatcher
 from gomlx.schema import prepare
 
 llguidance = pytest.importorskip("llguidance", reason="gomlx[structured] is not installed")
@@ -148,6 +149,19 @@ def test_what_may_come_to_a_dead_end_is_refused(schema, reason):
     with pytest.raises(gomlx.UnsupportedSchema, match=reason) as caught:
         Constraint.schema(schema)
     assert [(one.pointer, one.keyword) for one in caught.value.places] == [("/properties/a", "uniqueItems")]
+
+
+def test_a_look_ahead_makes_few_masks(monkeypatch):
+    matcher = Constraint.schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}).matcher(VIEW)
+    assert matcher.consume_tokens(list(json.dumps([f"a text {i}" for i in range(300)])[:-1].encode() + b', "'))
+    made, whole = [], DistinctMatcher._has_way
+    monkeypatch.setattr(DistinctMatcher, "_has_way", lambda self, *rest: made.append(rest) or whole(self, *rest))
+    for byte in b"a text 29":
+        made.clear()
+        bits = matcher.compute_bitmask()
+        assert len(made) <= 12 and bits[byte // 8] >> byte % 8 & 1
+        assert matcher.consume_token(byte)
+    assert not matcher.compute_bitmask()[ord('"') // 8] >> ord('"') % 8 & 1         # "a text 29" was before
 
 
 def test_where_nothing_compares_items_it_is_refused():
