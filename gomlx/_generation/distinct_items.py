@@ -365,9 +365,14 @@ class DistinctMatcher:
         mask = np.frombuffer(bits, np.uint8).copy()
         if len(self._goes_on) > MOST_MASKS:
             self._goes_on = {}
+        ahead = None                                # a copy that goes ahead, and back again
         for token in self._doubtful(mask):
             trial = self._items.after(self._ends.texts[token])
-            if trial is None or not trial.is_free and not self._may_go_on(trial, token):
+            if trial is not None and not trial.is_free:
+                ahead = ahead or self._matcher.deep_copy()
+                if not self._may_go_on(ahead, trial, token, [MOST_MASKS]):
+                    trial = None
+            if trial is None:
                 mask[token >> 3] &= ~(1 << (token & 7)) & 0xFF
         return mask.tobytes()
 
@@ -391,10 +396,12 @@ class DistinctMatcher:
             found.update(one for one in ends.beginning(rest) if mask[one >> 3] >> (one & 7) & 1)
         return sorted(found)
 
-    def _may_go_on(self, items, token):
-        matcher = self._matcher.deep_copy()
+    def _may_go_on(self, matcher, items, token, masks):
+        """Whether a text that a token comes next of has another end than equal items. items: after the token."""
         matcher.consume_token(token)
-        return self._is_left(matcher, items, [MOST_MASKS])
+        found = self._is_left(matcher, items, masks)
+        matcher.rollback(1)
+        return found
 
     def _is_left(self, matcher, items, masks):
         """Whether a text can end with items that all differ; one that takes too long to look at can."""
@@ -423,12 +430,8 @@ class DistinctMatcher:
                 return True
             if trial is not None:
                 further.append((token, trial))
-        for token, trial in sorted(further, key=lambda one: -len(self._ends.texts[one[0]])):
-            copy = matcher.deep_copy()
-            copy.consume_token(token)
-            if self._is_left(copy, trial, masks):
-                return True
-        return False
+        return any(self._may_go_on(matcher, trial, token, masks) for token, trial in sorted(
+            further, key=lambda one: -len(self._ends.texts[one[0]])))
 
     def is_accepting(self) -> bool:
         return self._matcher.is_accepting() and not self._items.failed
