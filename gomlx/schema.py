@@ -7,13 +7,18 @@
 Drafts 4 to 2020-12. Nothing is fetched: a $ref that leaves the document is refused."""
 from __future__ import annotations
 
+import itertools
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
-from gomlx._generation.negation import negation, without_if, without_one_of
+from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
+from gomlx._generation.negation import NOTES, TYPES, negation, without_if, without_one_of
+from gomlx._generation.patterns import in_other_words, of_names, without_lookahead
 
 __all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
 
@@ -24,12 +29,14 @@ MAX_NESTED = 8                  # conditions within one another that are rewritt
 MAX_COMPARED = 1 << 25          # characters of branches of oneOf that are compared with others
 # The values of `format` that the matcher enforces; all others are annotations, as 2020-12 says.
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
+DISTINCT = "x-distinct"         # of a prepared array: its items differ, which the matcher compares beside the grammar
 # Keywords that no grammar here can hold a document to.
 REFUSED = ("not", "if", "contains", "uniqueItems", "propertyNames", "unevaluatedItems", "unevaluatedProperties",
            "$dynamicRef", "$recursiveRef")
 # What has no meaning without another keyword, or only names a place.
 ALONE = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
-NAMES = ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema", "$vocabulary", "$comment")
+NAMES = ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema", "$vocabulary", "$comment",
+         "x-guidance")          # the matcher's own: it would leave out what it does not know
 COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 # Beside these a property or an item may be evaluated elsewhere.
 APPLICATORS = ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas", "contains")
@@ -71,54 +78,68 @@ class UnsupportedSchema(ValueError):
 @dataclass
 class Prepared:
     """schema: for the matcher; unenforced: what was left out of it (enforce="relaxed"), warnings: what is only an
-    annotation."""
+    annotation; has_distinct: arrays are marked DISTINCT."""
     schema: Any
     unenforced: list[Place] = field(default_factory=list)
+    has_distinct: bool = False
     warnings: list[str] = field(default_factory=list)
 
 
-def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", strict_formats: bool = False) -> Prepared:
+def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", strict_formats: bool = False,
+            compares_items: bool = False) -> Prepared:
     """What the matcher is given for a schema, a dict or a boolean.
 
     enforce         "strict" refuses what cannot be enforced (UnsupportedSchema); "relaxed" leaves those keywords out
     strict_formats  a `format` that is not known is refused; else it is an annotation, and so is any in a schema whose
                     $schema is 2019-09 or 2020-12, as these say
+    compares_items  the matcher compares the items of arrays that are marked DISTINCT; else uniqueItems is refused where
+                    no grammar says it
 
     TypeError or ValueError for what is not a schema: not JSON, more than 1 MiB, deeper than 100 values."""
     if not isinstance(schema, bool | Mapping):
         raise TypeError(f"schema: expected a dict or a boolean, got {type(schema).__name__}")
     schema = _as_json(schema)
-    work = _Walk(schema, strict_formats)
+    work = _Walk(schema, strict_formats, compares_items)
     made = work.schema(schema, "")
     if made is False:
         raise UnsupportedSchema([Place("", "false", "no document is valid")])
     made = {} if made is True else made
+    work.place_targets(made)
     if work.places and enforce == "strict":
         raise UnsupportedSchema(work.places)
     fatal = [one for one in work.places if one.keyword == "$ref"]
     if fatal:                                       # what it stands for is not known: nothing would be left
         raise UnsupportedSchema(fatal)
-    return Prepared(made, work.places, work.warnings)
+    return Prepared(made, work.places, work.has_distinct, work.warnings)
 
 
 def _as_json(schema):
+    check_size(schema)
     try:
         text = json.dumps(schema, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"schema: not JSON: {error}") from None
     if len(text) > MAX_BYTES:
         raise ValueError(f"schema: {len(text)} bytes of JSON, expected at most {MAX_BYTES}")
-    _check_depth(schema)
     return json.loads(text)
 
 
-def _check_depth(schema):
-    level, depth = [schema], 0
+def check_size(schema: Any) -> None:
+    """ValueError for what is certainly larger or deeper than a schema may be, after a look at no more than that."""
+    level, depth, length = [schema], 0, 0
     while level:
         depth += 1
         if depth > MAX_DEPTH:
             raise ValueError(f"schema: more than {MAX_DEPTH} values within one another")
-        level = [inner for one in level for inner in _children(one)]
+        inner: list[Any] = []
+        for one in level:
+            length += len(one) + 2 if isinstance(one, str) else 1
+            if isinstance(one, Mapping):
+                length += sum(len(key) + 4 for key in one if isinstance(key, str))
+            inner += _children(one)
+            if length + 2 * len(inner) > MAX_BYTES:
+                raise ValueError(f"schema: more than {MAX_BYTES} bytes of JSON")
+        level = inner
 
 
 def _children(value) -> Iterator[Any]:
@@ -131,8 +152,9 @@ def _children(value) -> Iterator[Any]:
 class _Walk:
     """One pass over a schema: copies it, rewrites what can be, collects what cannot."""
 
-    def __init__(self, root, strict_formats):
+    def __init__(self, root, strict_formats, compares_items):
         self.root = root
+        self.compares_items, self.has_distinct = compares_items, False
         named = root.get("$schema", "") if isinstance(root, dict) else ""
         self.is_old = isinstance(named, str) and any(one in named for one in OLD)
         self.formats_are_notes = isinstance(named, str) and any(one in named for one in NEW) and not strict_formats
@@ -143,12 +165,16 @@ class _Walk:
         self.depth = 0                              # of rewritten conditions within one another
         self.rewritten = 0                          # characters of what they have become
         self.cyclic = {}                            # {pointer: whether its $ref leads back to itself}
+        self.walked = set()                         # pointers of what stands there in the copy, too
+        self.references = []                        # (a schema of the copy, the pointer of what its $ref leads to)
         self.left = MAX_COMPARED
 
     def refuse(self, pointer, keyword, reason):
         self.places.append(Place(pointer, keyword, reason))
 
     def schema(self, schema, pointer):
+        if self.depth == 0:
+            self.walked.add(pointer)
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
@@ -157,20 +183,22 @@ class _Walk:
         if self.is_old and isinstance(schema.get("$ref"), str):        # drafts up to 7: what is beside it says nothing
             kept = {key: value for key, value in schema.items() if key in ("$ref", "definitions", "$defs")}
         else:
-            kept = {key: value for key, value in schema.items() if key not in NAMES
+            kept = {key: value for key, value in schema.items() if key not in NAMES and key != DISTINCT
                     and (key not in ALONE or ALONE[key] in schema)}
         made = {key: self.value(key, value, f"{pointer}/{_escaped(key)}") for key, value in kept.items()}
-        for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies):
+        self.dynamic_reference(made, kept)
+        for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies, self.look_ahead):
             rewrite(made, kept)
         if self.conditions(made, kept, pointer) is False:
             return False
+        reasons = self.compare_items(made, kept, pointer)
         for keyword in REFUSED:
             if keyword in made and not self.says_nothing(keyword, kept):
-                self.refuse(pointer, keyword, "no grammar can hold a text to it")
+                self.refuse(pointer, keyword, reasons.get(keyword, "no grammar can hold a text to it"))
             made.pop(keyword, None)
         for keyword in ALONE:
             made.pop(keyword, None)
-        self.reference(made, kept, pointer)
+        self.reference(made, made, pointer)
         self.format(made, pointer)
         if "oneOf" in made:
             self.one_of(made, kept, pointer)
@@ -186,7 +214,7 @@ class _Walk:
 
     def conditions(self, made, schema, pointer):
         """`not`, `if` and overlapping branches, where other keywords say the same; False: nothing is valid."""
-        for keyword in ("not", "if", "oneOf"):
+        for keyword in ("not", "if", "oneOf", "contains", "uniqueItems"):
             if keyword not in made or keyword != "oneOf" and self.says_nothing(keyword, schema):
                 continue
             if keyword == "oneOf":
@@ -194,7 +222,7 @@ class _Walk:
                     continue
                 said = without_one_of(schema["oneOf"], [self.resolved(one) for one in schema["oneOf"]])
             else:
-                said = negation(schema["not"]) if keyword == "not" else without_if(schema)
+                said = self.without(keyword, schema)
             if said is None or self.depth == MAX_NESTED:
                 continue
             self.rewritten += len(json.dumps(said))
@@ -208,10 +236,38 @@ class _Walk:
                 return False
             for one in (keyword, "then", "else") if keyword == "if" else (keyword,):
                 made.pop(one, None)
-            made["allOf"] = [*made.get("allOf", ()), *([said] if said is not True else [])]
-            if not made["allOf"]:
-                del made["allOf"]
+            if said is not True:
+                _also(made, said)
         return None
+
+    def without(self, keyword, schema):
+        """What one keyword says, by others; None: cannot."""
+        if keyword == "not":
+            return negation(schema["not"])
+        if keyword == "if":
+            return without_if(schema)
+        if keyword == "contains":
+            return without_contains(schema)
+        values = all_that(self.resolved(schema["items"]) if isinstance(schema.get("items"), dict | bool) else True)
+        return without_unique(schema, values and list({canonical(one): one for one in values}.values()))
+
+    def compare_items(self, made, schema, pointer):
+        """Marks an array whose items the matcher compares; {"uniqueItems": why it does not}."""
+        if not self.compares_items or made.get("uniqueItems") is not True:
+            return {}
+        beside: dict[str, Any] = {}
+        found = re.search(r"/(allOf|anyOf|oneOf)/(\d+)$", pointer)
+        parent = found_at(self.root, pointer[:found.start()]) if found else None
+        if found and isinstance(parent, dict):
+            beside = {key: value for key, value in parent.items() if key != found[1]}
+            if found[1] == "allOf":
+                beside["allOf"] = [one for i, one in enumerate(parent["allOf"]) if i != int(found[2])]
+        why = why_not_compared(schema, beside, self.resolved)
+        if why is not None:
+            return {"uniqueItems": why}
+        del made["uniqueItems"]
+        made[DISTINCT] = self.has_distinct = True
+        return {}
 
     def counts(self, made, schema):
         for keyword in COUNTS:
@@ -228,19 +284,49 @@ class _Walk:
                 made.setdefault(plain, value)
 
     def names_of_properties(self, made, schema):
-        """A pattern of all names: what does not match is no property."""
-        names = schema.get("propertyNames")
-        if not isinstance(names, dict) or "properties" in schema or "patternProperties" in schema:
+        """The names that are valid, as the properties that there may be."""
+        names = self.resolved(schema["propertyNames"]) if "propertyNames" in schema else True
+        if names is False:
+            del made["propertyNames"]
+            _also(made, {"type": [one for one in TYPES if one != "object"]}, {"maxProperties": 0})
+        if not isinstance(names, dict) or "patternProperties" in schema or "propertyNames" not in made:
             return
-        if set(names) <= {"pattern", "type"} and "pattern" in names and names.get("type", "string") == "string":
-            made["patternProperties"] = {names["pattern"]: made.get("additionalProperties", True)}
-        elif set(names) <= {"enum", "type"} and isinstance(names.get("enum"), list):
-            made["properties"] = {one: made.get("additionalProperties", True) for one in names["enum"]
-                                  if isinstance(one, str)}
-        else:
+        known, additional = schema.get("properties", {}), made.get("additionalProperties", True)
+        said = {key: one for key, one in names.items() if key not in NOTES}
+        are_valid = {name: is_name(name, said) for name in known}
+        new = {} if additional is False else _named(said, additional)
+        if new is None or None in are_valid.values() or known and additional not in (True, {}, False):
             return
+        kept = {name: one if are_valid[name] else False for name, one in made.get("properties", {}).items()}
+        made["properties"] = new.get("properties", {}) | kept
+        if "patternProperties" in new:
+            made["patternProperties"] = new["patternProperties"]
         made["additionalProperties"] = False
         del made["propertyNames"]
+
+    def look_ahead(self, made, schema):
+        named = made.get("patternProperties")
+        if isinstance(named, dict):
+            words = {one: in_other_words(one) for one in named}
+            words = {one: of_names(said) or said for one, said in words.items()}
+            if len(set(words.values())) == len(words):
+                made["patternProperties"] = {words[one]: value for one, value in named.items()}
+        if isinstance(made.get("pattern"), str):
+            made["pattern"] = in_other_words(made["pattern"])
+        parts = without_lookahead(made["pattern"]) if isinstance(made.get("pattern"), str) else None
+        if parts is not None:
+            made["pattern"] = parts[0]
+            made["allOf"] = [*made.get("allOf", ()), *({"pattern": one} for one in parts[1:])]
+
+    def dynamic_reference(self, made, schema):
+        """One that leads to the same place whatever refers to it is a $ref."""
+        target = made.get("$dynamicRef", made.get("$recursiveRef"))
+        if not isinstance(target, str) or "$ref" in made:
+            return
+        if "$dynamicRef" in made and self.uris.n_dynamic.get(target.rpartition("#")[2], 0) <= 1:
+            made["$ref"] = made.pop("$dynamicRef")
+        elif "$recursiveRef" in made and self.uris.n_recursive == 0:
+            made["$ref"] = made.pop("$recursiveRef")
 
     def dependencies(self, made, schema):
         """If there is a property, others are required, or a schema holds: either it is not there, or they do."""
@@ -249,10 +335,11 @@ class _Walk:
         for name, rule in rules:
             then = {"required": rule if isinstance(rule, list) else [rule]} if isinstance(rule, list | str) else rule
             if then not in (True, {}, {"required": []}):
-                made.setdefault("allOf", [])
-                made["allOf"] = [*made["allOf"], {"anyOf": [{"properties": {name: False}}, then]}]
+                _also(made, {"properties": {name: False}}, then)
 
     def value(self, key, value, pointer):
+        if key in ("$defs", "definitions") and isinstance(value, dict):     # what is no schema is nothing to refer to
+            value = {name: one for name, one in value.items() if isinstance(one, dict | bool)}
         if key in MAP and isinstance(value, dict):
             return {name: self.schema(one, f"{pointer}/{_escaped(name)}") for name, one in value.items()}
         if key in LIST and isinstance(value, list):
@@ -289,6 +376,23 @@ class _Walk:
             self.refuse(pointer, "$ref", f"{target!r} leads back to itself")
         else:
             made["$ref"] = "#" + quote(found)
+            self.references.append((made, found))
+
+    def place_targets(self, made):
+        """What a $ref leads to, but does not stand in the copy as a schema, is put beside the definitions."""
+        places = {}
+        while self.references:
+            schema, pointer = self.references.pop()
+            if pointer not in self.walked or not isinstance(found_at(made, pointer), dict | bool):
+                if pointer not in places:
+                    definitions = made.setdefault("$defs", {})
+                    name = next(name for i in itertools.count() if (name := f"target {i}") not in definitions)
+                    places[pointer] = name
+                    definitions[name] = True                    # the place is taken: it may refer to itself
+                    self.depth += 1
+                    definitions[name] = self.schema(found_at(self.root, pointer), pointer)
+                    self.depth -= 1
+                schema["$ref"] = "#/$defs/" + quote(places[pointer])
 
     def is_cycle(self, pointer):
         seen = set()
@@ -349,7 +453,7 @@ class _Walk:
             target = schema.get("$ref")
             if not isinstance(target, str) or not target.startswith("#"):
                 return schema if target is None else True
-            schema = found_at(self.root, unquote(target[1:]))
+            schema = found_at(self.root, pointer_of_fragment(target))
         return True
 
 
@@ -360,6 +464,7 @@ class _Uris:
         self.root, self.is_old = root, is_old
         self.named = {}                             # {URI: pointer}
         self.bases = {}                             # {pointer of what has an $id: its URI}
+        self.n_dynamic, self.n_recursive = Counter(), 0     # of anchors that depend on what refers to them
         self._enter(root, "", "")
 
     def _enter(self, value, pointer, base, is_schema=True):
@@ -388,6 +493,9 @@ class _Uris:
         if not pointer and pointer not in self.bases:
             self.named.setdefault("", pointer)
             self.bases[pointer] = ""
+        self.n_recursive += schema.get("$recursiveAnchor") is True
+        if isinstance(schema.get("$dynamicAnchor"), str):
+            self.n_dynamic[schema["$dynamicAnchor"]] += 1
         for key in ("$anchor", "$dynamicAnchor"):
             if isinstance(schema.get(key), str):
                 self.named.setdefault(f"{base}#{schema[key]}", pointer)
@@ -412,6 +520,45 @@ class _Uris:
         return found if isinstance(found_at(self.root, found), dict | bool) else None
 
 
+def _also(made, *ways):
+    """One of these holds beside all else."""
+    made["allOf"] = [*made.get("allOf", ()), ways[0] if len(ways) == 1 else {"anyOf": list(ways)}]
+
+
+def is_name(name: str, said: dict[str, Any]) -> bool | None:
+    """Whether a name is valid under these keywords of propertyNames; None: that is not known."""
+    found = True
+    for keyword, value in said.items():
+        if keyword == "pattern" and isinstance(value, str) and name.isascii() and name.isprintable():
+            try:
+                found &= re.search(value, name) is not None
+            except re.error:
+                return None
+        elif keyword in ("enum", "const"):
+            found &= name in ([value] if keyword == "const" else value)
+        elif keyword in ("minLength", "maxLength"):
+            found &= len(name) >= value if keyword == "minLength" else len(name) <= value
+        elif keyword != "type" or value != "string":
+            return None
+    return found
+
+
+def _named(said, additional):
+    """The properties of all names that are valid under these keywords; None: cannot."""
+    keywords = set(said) - ({"type"} if said.get("type") == "string" else set())
+    values = [said["const"]] if "const" in said else said.get("enum")
+    if isinstance(values, list):
+        are_valid = {one: is_name(one, said) for one in values if isinstance(one, str)}
+        return None if None in are_valid.values() else {
+            "properties": {one: additional for one, is_valid in are_valid.items() if is_valid}}
+    if keywords == {"pattern"}:
+        return {"patternProperties": {said["pattern"]: additional}}
+    if keywords and keywords <= {"minLength", "maxLength"}:
+        least, most = said.get("minLength", 0), said.get("maxLength", "")
+        return {"patternProperties": {f"^[\\s\\S]{{{least},{most}}}$": additional}}
+    return None
+
+
 def exclude(one: Any, other: Any) -> bool:
     """Whether it is certain that no document is valid under both of two schemas."""
     if one is False or other is False:
@@ -420,7 +567,7 @@ def exclude(one: Any, other: Any) -> bool:
         return False
     values, others = _values(one), _values(other)
     if values is not None and others is not None:
-        return set(map(_canonical, values)).isdisjoint(map(_canonical, others))
+        return set(map(canonical, values)).isdisjoint(map(canonical, others))
     if values is not None or others is not None:
         found, schema = (values, other) if values is not None else (others, one)
         return not any(_is_of(value, _types(schema)) for value in found or ())
@@ -433,15 +580,28 @@ def exclude(one: Any, other: Any) -> bool:
 def _discriminated(one, other):
     """Whether a property that both require has values in one that exclude those in the other."""
     inner, outer = _required_properties(one), _required_properties(other)
-    return any(exclude(inner[name], outer[name]) for name in inner.keys() & outer.keys())
+    return any(exclude(inner[name], outer[name]) for name in inner.keys() & outer.keys()) or \
+        any(_has_no(other, name) for name in _required(one)) or any(_has_no(one, name) for name in _required(other))
+
+
+def _has_no(schema, name):
+    """Whether no object that is valid has this property."""
+    known = schema.get("properties", {})
+    if not isinstance(known, dict):
+        return False
+    return known[name] is False if name in known else \
+        schema.get("additionalProperties") is False and not schema.get("patternProperties")
+
+
+def _required(schema):
+    names = schema.get("required")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _required_properties(schema):
     """{name: schema} of properties that an object has to have."""
-    names, properties = schema.get("required"), schema.get("properties")
-    if not isinstance(names, list) or not isinstance(properties, dict):
-        return {}
-    return {name: properties[name] for name in names if isinstance(name, str)
+    properties = schema.get("properties")
+    return {name: properties[name] for name in _required(schema) if isinstance(properties, dict)
             and isinstance(properties.get(name), dict | bool)}
 
 
@@ -464,7 +624,7 @@ def _is_of(value, types):
     return whole or any(isinstance(value, JSON_TYPES[one]) for one in types if one in JSON_TYPES)
 
 
-def _canonical(value):
+def canonical(value: Any) -> str:
     """A text that is the same for what is equal as JSON: 1 is 1.0, and true is not 1."""
     def plain(one):
         if isinstance(one, list):
@@ -478,6 +638,11 @@ def _canonical(value):
 
 def _escaped(key):
     return key.replace("~", "~0").replace("/", "~1")
+
+
+def pointer_of_fragment(target: str) -> str:
+    """The pointer that "#..." has."""
+    return unquote(target[1:])
 
 
 def found_at(root: Any, pointer: str) -> Any:

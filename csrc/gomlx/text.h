@@ -119,6 +119,12 @@ gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count,
 /* The bytes of ids of a byte-level vocabulary, UTF-8 or not; any other is GM_EUNSUPPORTED. */
 gm_status gm_tokenizer_decode_bytes(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **bytes,
                                     size_t *length);
+/* The bytes that each of the ids adds to a text that others have begun: of a part of a character that part, of
+ * WordPiece's beginnings of words a space before them, of a special token its own text, nothing of an id that no token
+ * has. first: one or two ids with text of their own, which begin that text; a byte-level vocabulary needs none. The id
+ * i has the bytes from ends[i - 1] (0 for the first) to ends[i]; *bytes is given away, for gm_buffer_free. */
+gm_status gm_tokenizer_token_bytes(gm_tokenizer *t, const int32_t *ids, size_t count, const int32_t *first,
+                                   size_t n_first, size_t *ends, char **bytes);
 int64_t gm_tokenizer_vocab_size(const gm_tokenizer *t); /* added tokens included: largest id + 1 */
 /* The same of the model's vocabulary alone, without what is an added token too. */
 int64_t gm_tokenizer_base_size(const gm_tokenizer *t);

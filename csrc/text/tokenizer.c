@@ -172,6 +172,54 @@ gm_status gm_tokenizer_decode_bytes(gm_tokenizer *t, const int32_t *ids, size_t 
     return return_text(decode_bytes(t, ids, count, skip_special, &out), &out, bytes, length);
 }
 
+/* Appends the bytes of an id of a byte-level vocabulary. */
+static gm_status append_bytes(gm_tokenizer *t, int32_t id, byte_buffer *out) {
+    size_t length;
+    const char *name = gm_tokenizer_token(t, id, &length);
+    const bool is_special = gm_tokenizer_is_special(t, id);
+    return is_special ? bytes_append(out, name, length) : name ? decode_bytes(t, &id, 1, false, out) : GM_OK;
+}
+
+/* Appends what an id adds to the text that another one begins; work has room for texts. */
+static gm_status append_added(gm_tokenizer *t, int32_t id, int32_t first, byte_buffer work[2], byte_buffer *out) {
+    size_t length;
+    const char *name = gm_tokenizer_token(t, id, &length);
+    if (!name)
+        return GM_OK;
+    if (gm_tokenizer_is_special(t, id))
+        return bytes_append(out, name, length);
+    byte_buffer *held = &work[0], *whole = &work[1];
+    held->size = whole->size = 0;
+    GM_TRY(decode_steps(t, &first, 1, false, held));
+    GM_TRY(decode_steps(t, (int32_t[]){first, id}, 2, false, whole));
+    if (whole->size < held->size || (held->size > 0 && memcmp(whole->data, held->data, held->size) != 0))
+        return bytes_append(out, name, length);
+    const uint8_t *added = whole->data + held->size;
+    const size_t n = whole->size - held->size;
+    const int byte = decode_byte(name, length);
+    if (byte >= 0 && (n != length || memcmp(added, name, n) != 0))
+        return bytes_append(out, (uint8_t[]){(uint8_t)byte}, 1); /* the text has U+FFFD for a part of a character */
+    return n > 0 ? bytes_append(out, added, n) : GM_OK;
+}
+
+gm_status gm_tokenizer_token_bytes(gm_tokenizer *t, const int32_t *ids, size_t count, const int32_t *first,
+                                   size_t n_first, size_t *ends, char **bytes) {
+    byte_buffer out = {0}, work[2] = {{0}, {0}};
+    *bytes = NULL;
+    gm_status status = n_first > 0 || t->model.byte_level
+                           ? GM_OK
+                           : gm_fail(GM_EUNSUPPORTED, "token_bytes: no token of this vocabulary has a text of its own");
+    for (size_t i = 0; i < count && status == GM_OK; i++) {
+        const int32_t before = n_first > 0 ? first[n_first > 1 && first[0] == ids[i]] : 0;
+        status = t->model.byte_level ? append_bytes(t, ids[i], &out) : append_added(t, ids[i], before, work, &out);
+        ends[i] = out.size;
+    }
+    memory_free(work[0].data);
+    memory_free(work[1].data);
+    size_t length;
+    return return_text(status, &out, bytes, &length);
+}
+
 struct gm_detokenizer {
     gm_tokenizer *tokenizer;
     bool skip_special;

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from gomlx._base import arguments
 from gomlx._generation import call_grammars, typed
+from gomlx._generation.distinct_items import DistinctMatcher
 from gomlx._generation.grammar_rules import Rules
-from gomlx.schema import Place, UnsupportedSchema, prepare
+from gomlx.schema import Place, UnsupportedSchema, check_size, prepare
 
 Whitespace = Literal["default", "compact", "any"]
 INSTALL = "constraints need llguidance: pip install 'gomlx[structured]'"
@@ -45,6 +47,9 @@ class Constraint:
     report      warnings: of a schema, say, formats that are not enforced
     unenforced  enforce="relaxed": a gomlx.schema.Place for each part of the schema that the text is not held to
     """
+
+    _distinct: Any = None           # the prepared schema, where it has arrays whose items differ
+    _uncompared: Callable[[], Constraint] | None = None     # makes the same where nothing compares items
 
     def __init__(self, kind: str, grammar: str, what: str, *, type: Any = None, schema: Any = None,
                  report: Sequence[str] = (), unenforced: Sequence[Place] = ()) -> None:
@@ -80,14 +85,28 @@ class Constraint:
         arguments.one_of("enforce", enforce, ("strict", "relaxed"))
         made = None if isinstance(schema, bool | Mapping) else schema
         document = typed.schema_of(schema) if made is not None else schema
-        prepared = prepare(document, enforce, strict_formats)
+        return cls._of_document(document, made, whitespace, enforce, strict_formats, True)
+
+    @classmethod
+    def _of_document(cls, document, type, whitespace, enforce, strict_formats, compares_items):
+        prepared = prepare(document, enforce, strict_formats, compares_items)
         if prepared.unenforced:
             _jsonschema()                               # that it is missing is told now
         library = matcher_library()
         grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(prepared.schema),
                                                              overrides=WHITESPACE[whitespace])
-        return cls("schema", grammar, "schema", type=made, schema=document, report=prepared.warnings,
+        made = cls("schema", grammar, "schema", type=type, schema=document, report=prepared.warnings,
                    unenforced=prepared.unenforced)
+        if prepared.has_distinct:
+            made._distinct = prepared.schema
+            made._uncompared = functools.cache(functools.partial(
+                cls._of_document, document, type, whitespace, enforce, strict_formats, False))
+        return made
+
+    def uncompared(self) -> Constraint:
+        """The same where nothing compares items, beside tools that may be called and in gpt-oss's channels:
+        enforce="relaxed" leaves uniqueItems out; UnsupportedSchema where it may not be."""
+        return self if self._uncompared is None else self._uncompared()
 
     @classmethod
     def regex(cls, pattern: str) -> Constraint:
@@ -113,8 +132,11 @@ class Constraint:
         texts = list(texts) if not isinstance(texts, str) else [texts]
         if not texts or not all(isinstance(one, str) and one for one in texts):
             raise ValueError(f"choice: expected texts, none of them empty, got {texts!r:.80}")
-        rule = " | ".join(json.dumps(one, ensure_ascii=False) for one in texts)
-        return cls("choice", matcher_library().LLMatcher.grammar_from_lark(f"start: {rule}"), "choice")
+        length = sum(map(len, texts))
+        if len(texts) + length > MAX_TEXT:
+            raise ValueError(f"choice: {length} characters in {len(texts)} texts, expected at most {MAX_TEXT}")
+        pattern = "|".join(map(re.escape, texts))       # a rule with as many alternatives takes longer by their square
+        return cls("choice", matcher_library().LLMatcher.grammar_from_regex(pattern), "choice")
 
     def matcher(self, view: Any, lead: Lead | None = None) -> Any:
         """A matcher at the beginning, for the tokens of a View; lead: what may come before."""
@@ -123,6 +145,9 @@ class Constraint:
             library = matcher_library()
             known[lead] = library.LLMatcher(view.matching, self._after(lead, view),
                                             limits=library.LLParserLimits(**FUEL), log_level=0)
+            if self._distinct is not None:
+                known[lead] = DistinctMatcher(known[lead], view, self._distinct,
+                                              lead.answer_of if lead is not None else None)
         made = known[lead].deep_copy()
         if made.is_error():
             raise ValueError(f"{self.kind}: {made.get_error()}")
@@ -194,10 +219,13 @@ def of(options: Any) -> Constraint | None:
     if options.schema is None:
         return None
     if isinstance(options.schema, bool | Mapping):
+        check_size(options.schema)
         try:
-            return _seen(_schema, json.dumps(options.schema), options.whitespace, options.enforce)
-        except (RecursionError, TypeError, ValueError):     # prepare() says what is wrong with it
-            pass
+            text = json.dumps(options.schema)
+        except (RecursionError, TypeError, ValueError):         # prepare() says what is wrong with it
+            text = None
+        if text is not None:
+            return _seen(_schema, text, options.whitespace, options.enforce)
     return Constraint.schema(options.schema, whitespace=options.whitespace, enforce=options.enforce)
 
 
@@ -301,7 +329,7 @@ class View:
         library = matcher_library()
         known = min(vocab, tokenizer.vocab_size)
         self.vocab = vocab
-        self.tokens = [tokenizer.token_bytes(i) for i in range(known)] + [b""] * (vocab - known)
+        self.tokens = tokenizer.all_token_bytes()[:known] + [b""] * (vocab - known)
         self.eos_token_id, self.bos_token_id = ends[0], None
         self.special_token_ids = sorted({i for i in (*tokenizer.special_ids(), *ends) if i < vocab})
         self._tokenizer = tokenizer
@@ -375,6 +403,7 @@ class Follower:
     lead: what may come before the answer, as rules."""
 
     def __init__(self, constraint: Constraint, view: View, n_prompt: int, lead: Lead | None = None) -> None:
+        constraint = constraint.uncompared() if lead is not None and lead.has_channels else constraint
         self.constraint = constraint
         self._view = view
         self._lead = lead

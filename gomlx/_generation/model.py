@@ -31,7 +31,7 @@ from gomlx._generation.prompt_cache import PromptCache, common_length, packed
 from gomlx._generation.sampling import Sampling
 from gomlx._generation.scoring import Classified, Score
 from gomlx._generation.streams import BatchStream, Generation, Result, Slots, TokenStream
-from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
+from gomlx.parsing import HEADER, Parser, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.probes import Prober
 
 if TYPE_CHECKING:
@@ -512,6 +512,8 @@ class Model(Adaptable, Inspectable):
             made = made.replace(**dict.fromkeys(CONSTRAINTS) | {"constraint": constraint})
             if parser is not None:
                 parser.holds_calls = isinstance(constraint, tool_choices.ToolConstraint)
+        elif parser is not None and parser.format.start == HEADER and (constraint := constraints.of(made)) is not None:
+            made = made.replace(**dict.fromkeys(CONSTRAINTS) | {"constraint": constraint.uncompared()})
         return text, made.replace(parser=parser)
 
     def _text_of_messages(self, messages, *, tools=None, add_generation_prompt=True, template_args=None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from gomlx._generation.grammar_rules import TEXT, Offer, Rules, as_json, escaped, literal, one_of
 from gomlx._generation.tool_calls import QUOTE, kinds_of
-from gomlx.schema import Place, UnsupportedSchema, found_at
+from gomlx.schema import Place, UnsupportedSchema, found_at, pointer_of_fragment
 
 # What says nothing of a value.
 NOTES = {"title", "description", "default", "examples", "$defs", "definitions", "deprecated", "readOnly", "writeOnly",
@@ -70,7 +70,7 @@ class Values:
         key = f"{self._offer.name} {target}"
         name, is_new = self._rules.begin(key)
         if is_new:
-            pointer = target.removeprefix("#")
+            pointer = pointer_of_fragment(target)
             self._rules.end(name, self.value(found_at(self._offer.schema, pointer), pointer))
         return name
 
@@ -143,8 +143,11 @@ class Values:
         if not members:
             return '""'
         (member, is_required), *others = members
-        here = f'{"" if is_first else chr(34) + "," + chr(34)} {member} {self._rest(others, False)}'
-        return self._rules.add(here if is_required else f"{here} | {self._rest(others, is_first)}")
+        after = self._rest(others, False)
+        here = f'{"" if is_first else chr(34) + "," + chr(34)} {member} {after}'
+        if is_required:
+            return self._rules.add(here)
+        return self._rules.add(f"{here} | {self._rest(others, True) if is_first else after}")
 
 
 def gemma_call(rules: Rules, offer: Offer) -> str:
@@ -167,6 +170,9 @@ def xml_function(rules: Rules, offer: Offer) -> str:
     made.check(offer.schema, {"type", "properties", "required"}, "")
     parts = []
     for name, schema in (properties | {one: {} for one in required if one not in properties}).items():
+        if set(name) & set("<>\n"):                     # where it ends would not be where the tag does
+            made.beyond(f"/properties/{name}", "properties")
+            continue
         part = f"{literal(f'<parameter={name}>' + NEWLINE)} {made.parameter(schema, f'/properties/{name}')}"
         parts.append(part if name in required else f"({part})?")
     return f"{literal(f'<function={offer.name}>' + NEWLINE)} {' '.join(parts)} \"</function>\""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -148,26 +147,11 @@ class Tokenizer(_gomlx.Tokenizer):
         """The bytes that an id adds to a text that others have begun: of a part of a character that part, of
         WordPiece's beginnings of words a space before them, of a special token its own text; b"" of an id that no
         token has."""
-        name = self.id_to_token(token)
-        if name is None:
-            return b""
-        if self.is_special(token):
-            return name.encode()
-        if self._is_byte_level:
-            return self.decode(token, as_bytes=True)
-        before = next(one for one in self._begin_a_text if one != token)
-        held, text = self.decode([before]), self.decode([before, token])
-        added = text[len(held):] if text.startswith(held) else name
-        byte = re.fullmatch("<0x([0-9A-Fa-f]{2})>", name)
-        return bytes.fromhex(byte[1]) if byte and added != name else added.encode()
+        return self.bytes_of_tokens([token], self._begin_a_text)[0]
 
-    @functools.cached_property
-    def _is_byte_level(self):
-        try:
-            self.decode([], as_bytes=True)
-        except NotImplementedError:
-            return False
-        return True
+    def all_token_bytes(self) -> list[bytes]:
+        """token_bytes() of each id below vocab_size."""
+        return self.bytes_of_tokens(range(self.vocab_size), self._begin_a_text)
 
     @functools.cached_property
     def _begin_a_text(self):

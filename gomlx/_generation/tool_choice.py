@@ -25,6 +25,7 @@ class ToolConstraint(Constraint):
 
     def __init__(self, offers: Sequence[Offer], format: Format, template: str, choice: str, several: bool,
                  answer: Constraint | None, report: Sequence[str]) -> None:
+        answer = answer.uncompared() if answer is not None else None        # the text may be no JSON
         self.report, self.unenforced = list(report), list(answer.unenforced) if answer is not None else []
         self._offers, self._format, self._several = offers, format, several
         self._notation: Notation = format.write(template)

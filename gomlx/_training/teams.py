@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -89,7 +90,8 @@ class Ranks:
     def gradients(self, work: Work, task: Task) -> Gradients:
         own, first = share_of(task, self.rank, self._link.size)
         ready = prepared(work, task, lambda: self._measured(work, task))
-        mine, values, known = self._together("gradients", lambda: by_row(work, task, own, first, ready), 1)
+        mine, values, known = self._together("gradients", lambda: by_row(work, task, own, first, ready), 1,
+                                             checksum(task.parameters))
         return named_parts(self._sum(mine, len(task.rows)), task.parameters), values, known
 
     def losses(self, work: Work, task: Task) -> tuple[list[float], Known]:
@@ -104,9 +106,9 @@ class Ranks:
                                   0)
         return values
 
-    def _together(self, name: str, compute: Callable[[], Sequence[Any]], kept: int) -> list[Any]:
+    def _together(self, name: str, compute: Callable[[], Sequence[Any]], kept: int, state: int = 0) -> list[Any]:
         """What compute gives: the first `kept` of it this rank's own, lists and dicts of lists those of all ranks, one
-        after another. An error of one rank is raised by all."""
+        after another. state: a checksum of what has to be the same in all. An error of one rank is raised by all."""
         error: Exception | None = None
         found: Sequence[Any] = ()
         try:
@@ -114,12 +116,15 @@ class Ranks:
         except Exception as caught:
             error = caught
         said = {"error": f"{error}" if isinstance(error, _gomlx.Error) else f"{type(error).__name__}: {error}"} \
-            if error is not None else {"found": list(found[kept:])}
+            if error is not None else {"found": list(found[kept:]), "state": state}
         everyone = [json.loads(one) for one in self._link.gather(name, json.dumps(said).encode())]
         for rank, one in enumerate(everyone):
             if "error" in one:
                 self._agreed = error if rank == self.rank and error is not None else \
                     _gomlx.Error(f"{one['error']} (rank {rank})")
+                raise self._agreed
+            if one["state"] != everyone[0]["state"]:
+                self._agreed = RuntimeError(f"train: the adapter of rank {rank} is no longer that of rank 0")
                 raise self._agreed
         return [*found[:kept], *map(joined, zip(*(one["found"] for one in everyone)))]
 
@@ -208,6 +213,15 @@ def in_order(parts: Sequence[Numbers]) -> Numbers:
     for row in rows[1:]:
         total += row
     return total
+
+
+def checksum(parameters: Mapping[str, mx.array]) -> int:
+    """Of the bits of all, in their order."""
+    import numpy as np  # runs of one process do without it
+    made = 0
+    for one in parameters.values():
+        made = zlib.crc32(np.ascontiguousarray(one.view(mx.uint8)).data, made)
+    return made
 
 
 def named_parts(total: Numbers, parameters: Mapping[str, mx.array]) -> dict[str, mx.array]:

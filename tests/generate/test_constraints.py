@@ -216,7 +216,10 @@ def test_answers_that_are_cut_off(model):
     ({"schema": {"$ref": "#"}}, gomlx.UnsupportedSchema, "leads back to itself"),
     ({"schema": {1, 2}}, TypeError, "neither a JSON schema nor a type"),
     ({"schema": {"enum": [object()]}}, ValueError, "not JSON"),
-    ({"schema": {"enum": ["x" * 10_000_000]}}, ValueError, "expected at most 1048576"),
+    ({"schema": {"enum": ["x" * 10_000_000]}}, ValueError, "more than 1048576 bytes"),
+    ({"schema": {"properties": {f"key{i}": {} for i in range(200_000)}}}, ValueError, "more than 1048576 bytes"),
+    ({"schema": {"enum": ["\n" * 600_000]}}, ValueError, "bytes of JSON, expected at most 1048576"),
+    ({"choice": [f"text {i}" for i in range(200_000)]}, ValueError, "characters in 200000 texts, expected at most"),
     ({"schema": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}},
      gomlx.UnsupportedSchema, r"/\$defs/a: \$ref: '#/\$defs/b' leads back to itself"),
     ({"regex": r"(a)\1"}, ValueError, "backreferences are not supported"),
@@ -237,10 +240,17 @@ def test_bad_input_is_named(model, options, error, text):
         answer(model, **options)
 
 
+def test_a_schema_cannot_have_the_matcher_leave_out_what_it_does_not_know():
+    for inner in ({"minProperties": 2, "properties": {"a": {}}}, {"properties": {"a": {"x-guidance": {"lenient": True},
+                                                                 "minProperties": 2, "properties": {"a": {}}}}}):
+        with pytest.raises(gomlx.UnsupportedSchema, match="Properties only supported"):
+            gomlx.Constraint.schema({"x-guidance": {"lenient": True}} | inner)
+
+
 def test_a_document_that_contains_itself(model):
     schema = {}
     schema["properties"] = {"a": schema}
-    with pytest.raises(ValueError, match="not JSON: Circular reference"):
+    with pytest.raises(ValueError, match="more than 100 values within one another"):
         answer(model, schema=schema)
 
 

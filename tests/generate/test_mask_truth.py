@@ -22,8 +22,8 @@ class Vocabulary:
               b'": ', b", ", b'"a', b'["', b'"]', b"tru", b"ue", b"false", b'{"', b"}}"]
     vocab_size = len(tokens)
 
-    def token_bytes(self, i):
-        return self.tokens[i]
+    def all_token_bytes(self):
+        return self.tokens
 
     def special_ids(self):
         return [256]

@@ -3,12 +3,13 @@ answer may have; what is refused. Random walks through the masks stand for model
 import random
 import re
 
+import numpy as np
 import pytest
 
 import gomlx
 from gomlx._base import response_format
 from gomlx._generation import tool_choice
-from gomlx._generation.constraints import Constraint, Lead, View
+from gomlx._generation.constraints import Constraint, Follower, Lead, View
 from gomlx.parsing import FORMATS, Parser
 from gomlx.schema import UnsupportedSchema
 
@@ -43,8 +44,8 @@ class Vocabulary:
     def __init__(self, are_special):
         self._special = {256, *(range(257, self.vocab_size) if are_special else ())}
 
-    def token_bytes(self, i):
-        return bytes([i]) if i < 256 else b"<eos>" if i == 256 else MARKERS[i - 257].encode()
+    def all_token_bytes(self):
+        return [*(bytes([i]) for i in range(256)), b"<eos>", *(one.encode() for one in MARKERS)]
 
     def special_ids(self):
         return self._special
@@ -228,6 +229,68 @@ def test_strict_tools_hold_whole_or_are_refused():
         with pytest.raises(UnsupportedSchema, match="/tools/0/function/parameters/properties/a: pattern"):
             texts_of(made(notation, None, tools=[function(parameters=wild, strict=True)]))
         assert texts_of(made(notation, "required", tools=[function(parameters=wild)]), n=2)
+
+
+def shown(several):
+    return [b"".join(VIEWS[True].tokens[one] for one in ids).decode() for ids in several]
+
+
+def test_parameters_that_refer_to_definitions_are_held_to_them():
+    schema = {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#/$defs/an a"}},
+              "$defs": {"an a": {"enum": ["x", "y"]}}}
+    found = shown(texts_of(made("gemma4", "required", tools=[function(parameters=schema, strict=True)])))
+    assert found and all(re.search(r'call:f{a:<\|"\|>[xy]<\|"\|>}', one) for one in found)
+
+
+def test_many_parameters_that_may_be_left_out():
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(60)}}
+    made("gemma4", "required", tools=[function(parameters=schema)]).matcher(VIEWS[True])      # not of 2^60 parts
+
+
+def test_names_that_would_end_their_own_tag():
+    schema = {"type": "object", "properties": {"a>b": {"type": "integer"}, "c": {"type": "integer"}}, "required": ["c"]}
+    with pytest.raises(UnsupportedSchema, match="/tools/0/function/parameters/properties/a>b: properties"):
+        texts_of(made("qwen_xml", None, tools=[function(parameters=schema, strict=True)]))
+    found = shown(texts_of(made("qwen_xml", "required", tools=[function(parameters=schema)]), n=4))
+    assert found and all("<parameter=c>" in one and "a>b" not in one for one in found)
+
+
+DISTINCT = {"type": "array", "items": {"type": "string", "pattern": "^[xy]$"}, "uniqueItems": True, "maxItems": 5}
+
+
+def test_items_are_not_compared_beside_tools():
+    with pytest.raises(UnsupportedSchema, match="/: uniqueItems"):
+        made("qwen", answer=Constraint.schema(DISTINCT))
+    answer = Constraint.schema(DISTINCT, enforce="relaxed")
+    constraint = made("qwen", answer=answer)
+    assert [one.keyword for one in constraint.unenforced] == ["uniqueItems"] and answer.unenforced == []
+    assert "non-unique" in constraint.outcome('["x", "x"]', True)["violation"]
+    assert constraint.outcome('["x", "y"]', True) == {"parsed": ["x", "y"]}
+    assert not constraint.matcher(VIEWS[True], lead("qwen")).is_error()
+
+
+def test_items_are_not_compared_in_channels(model):
+    channels = {"parser": "harmony", "chat_format": "chatml_think"}
+    relaxed, before = Constraint.schema(DISTINCT, enforce="relaxed"), lead("harmony", PROMPTS["harmony"])
+    with pytest.raises(UnsupportedSchema, match="/: uniqueItems"):
+        Follower(Constraint.schema(DISTINCT), VIEWS[True], 0, before)
+    assert [one.keyword for one in Follower(relaxed, VIEWS[True], 0, before).constraint.unenforced] == ["uniqueItems"]
+    with pytest.raises(UnsupportedSchema, match="/: uniqueItems"):
+        model._rendered("hello", schema=DISTINCT, **channels)             # before a stream opens
+    found = model._rendered("hello", constraint=relaxed, **channels)[1].constraint
+    assert [one.keyword for one in found.unenforced] == ["uniqueItems"]
+
+
+@pytest.mark.parametrize("are_special", [True, False])
+@pytest.mark.parametrize("prompt", ["<think>\n", "<think>\n\n</think>\n\n", ""])
+def test_items_are_compared_behind_reasoning(prompt, are_special):
+    view, before = VIEWS[are_special], lead("qwen", f"<|im_start|>assistant\n{prompt}")
+    thought = {"<think>\n": '["x", "x"]</think>\n\n', "": '<think>\n["y", "y"]\n</think>\n\n'}.get(prompt, "")
+    matcher = Constraint.schema(DISTINCT).matcher(view, before)
+    for ids, wanted in ((ids_of(thought + '["x", "'), {ord("y")}), (ids_of('y"'), {ord("]")})):
+        assert matcher.consume_tokens(ids)
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        assert set(np.flatnonzero(bits)) == wanted
 
 
 @pytest.mark.parametrize("choice, tools, error, text", [

@@ -83,6 +83,22 @@ def test_a_rank_that_is_killed_ends_all_and_the_run_goes_on(model, tmp_path):
 
 @needs_mpi
 @pytest.mark.slow
+def test_an_interrupt_of_one_rank_ends_all():
+    found = together(2, "interrupted", steps=4)
+    assert found[1].startswith("KeyboardInterrupt"), found
+    assert re.match("RuntimeError distributed: rank 1 (ended its run: KeyboardInterrupt|was interrupted)",
+                    found[0]), found
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_an_adapter_that_is_another_one_ends_all():
+    assert together(2, "diverged", steps=4) == dict.fromkeys(
+        range(2), "RuntimeError train: the adapter of rank 1 is no longer that of rank 0")
+
+
+@needs_mpi
+@pytest.mark.slow
 @pytest.mark.parametrize("case, words", [
     ("broken", "Error step 1: the loss is nan; its rows: row "),
     ("other", "RuntimeError train: rank 1 has other settings than rank 0$")])

@@ -49,18 +49,24 @@ def main(case, name, folder, steps):
             gomlx.train(model, ROWS, **options(learning_rate=1e-3 * (1 + (group.rank() == 1))))
         if case == "there":
             gomlx.train(model, ROWS, **options(run=folder))
-        loss = "sft" if case == "killed" else case
+        loss = "sft" if case in ("killed", "interrupted", "diverged") else case
         run = gomlx.train(model, DATA[loss], **options(loss, steps=steps, save_every=1),
                           run=folder if folder != "none" else None)
         for step in run:
             if case == "killed" and group.rank() == 1 and step.step == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if case == "interrupted" and group.rank() == 1 and step.step == 1:
+                signal.setitimer(signal.ITIMER_REAL, 0.002)     # within the next step
+            if case == "diverged" and group.rank() == 1 and step.step == 2:
+                name, one = next(iter(run.adapter.parameters().items()))
+                run._parameters[name] = one * 1.0000002
         return said_of(run)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
         said = main(*sys.argv[1:4], int(sys.argv[4]))
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         said = f"{type(error).__name__} {error}".replace("\n", " ")
     print(f"{mx.distributed.init().rank()}: {said}\n", end="", flush=True)

@@ -39,3 +39,16 @@ def test_wordpiece_begins_words_with_a_space():
         b' "pre_tokenizer": {"type": "Whitespace"},'
         b' "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": false}}', "w.json")
     assert [tokenizer.token_bytes(i) for i in (1, 2, 3, 4)] == [b" play", b"ing", b" a", b" b"]
+
+
+def test_all_at_once_are_one_by_one(shared):
+    tokenizer = gomlx.Tokenizer.from_file(os.path.join(shared, "data", "models", "stories260k"))
+    assert tokenizer.all_token_bytes() == [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
+    letter = tokenizer.token_to_id("a")
+    assert tokenizer.token_bytes(letter) == b"a"                # also of the one that begins the text of all others
+    with pytest.raises(NotImplementedError, match="no token of this vocabulary has a text of its own"):
+        tokenizer.bytes_of_tokens([letter], [])
+    with pytest.raises(TypeError):
+        tokenizer.bytes_of_tokens("text", [letter])
+    with pytest.raises(TypeError):
+        tokenizer.bytes_of_tokens([letter], "text")

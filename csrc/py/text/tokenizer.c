@@ -379,6 +379,42 @@ static PyObject *decode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     return result;
 }
 
+static PyObject *list_of_bytes(const char *bytes, const size_t *ends, size_t n) {
+    PyObject *list = PyList_New((Py_ssize_t)n);
+    for (size_t i = 0, start = 0; list && i < n; start = ends[i++]) {
+        PyObject *one = PyBytes_FromStringAndSize(bytes + start, (Py_ssize_t)(ends[i] - start));
+        if (!one || PyList_SetItem(list, (Py_ssize_t)i, one) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* The bytes of tokens, by id; first: ids with text of their own. */
+static PyObject *bytes_of_tokens(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"bytes_of_tokens", 0, 2, 2, {"ids", "first", NULL}};
+    PyObject *v[2], *list = NULL;
+    int32_t *ids = NULL, *first = NULL;
+    size_t count, n_first;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_ids(v[0], &ids, &count))
+        return NULL;
+    size_t *ends = PyMem_Malloc(sizeof *ends * (count + 1));
+    if (!ends)
+        PyErr_NoMemory();
+    if (ends && read_ids(v[1], &first, &n_first)) {
+        char *bytes = NULL;
+        gm_status status;
+        Py_BEGIN_ALLOW_THREADS status = gm_tokenizer_token_bytes(tokenizer_of(self), ids, count, first, n_first, ends,
+                                                                 &bytes);
+        Py_END_ALLOW_THREADS list = status == GM_OK ? list_of_bytes(bytes ? bytes : "", ends, count)
+                                                    : raise_gm(tokenizer_state(self));
+        gm_buffer_free(bytes);
+    }
+    PyMem_Free(first);
+    PyMem_Free(ends);
+    PyMem_Free(ids);
+    return list;
+}
+
 /* Ids of the special tokens, in order. */
 static PyObject *special_ids(PyObject *self, PyObject *unused) {
     (void)unused;
@@ -557,6 +593,10 @@ static PyMethodDef tokenizer_methods[] = {
      SIG("decode($self, ids, skip_special_tokens=False, *, as_bytes=False)",
          "The text of ids, a sequence of ints, an array of them or one int; what is not UTF-8 becomes U+FFFD.\n"
          "as_bytes: the bytes of the tokens, in a byte-level vocabulary (NotImplementedError in any other).")},
+    {"bytes_of_tokens", FUNCTION(bytes_of_tokens), FASTCALL,
+     SIG("bytes_of_tokens($self, ids, first)",
+         "A list of the bytes that each id adds to a text that others have begun. first: one or two ids with text of\n"
+         "their own; a byte-level vocabulary needs none.")},
     {"token_to_id", token_to_id, METH_O,
      SIG("token_to_id($self, token, /)", "The id of a token's own string, or None.")},
     {"id_to_token", id_to_token, METH_O, SIG("id_to_token($self, id, /)", "The token's own string, or None.")},

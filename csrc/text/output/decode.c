@@ -323,8 +323,8 @@ static int hex_digit(uint8_t c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The byte of a token <0xNN>; -1 for any other token. The reference accepts a sign: <0x+A> is 10. */
-static int byte_of(const uint8_t *token, size_t length) {
+int decode_byte(const void *text, size_t length) {
+    const uint8_t *token = text;
     if (length != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>')
         return -1;
     int high = token[3] == '+' ? 0 : hex_digit(token[3]), low = hex_digit(token[4]);
@@ -347,7 +347,7 @@ static gm_status flush(decode_state *s, size_t i, byte_buffer *out) {
 
 static gm_status byte_fallback(decode_state *s, size_t i, const uint8_t *text, size_t length, byte_buffer *out) {
     decode_step_state *state = &s->steps[i];
-    int byte = byte_of(text, length);
+    int byte = decode_byte(text, length);
     if (byte < 0) {
         GM_TRY(flush(s, i, out));
         return feed(s, i + 1, text, length, true, out);

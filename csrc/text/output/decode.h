@@ -66,4 +66,6 @@ void decode_open(decode_state *s, const decoder *d, bool hold_runs); /* of a zer
 gm_status decode_push(decode_state *s, const char *token, size_t length, byte_buffer *out);
 gm_status decode_finish(decode_state *s, byte_buffer *out);
 void decode_free(decode_state *s);
+/* The byte of a token <0xNN>; -1 for any other token. The reference accepts a sign: <0x+A> is 10. */
+int decode_byte(const void *token, size_t length);
 #endif
