@@ -34,14 +34,6 @@ DEVICE int fifth_of(const uint8_t *qh, int i) { return (qh[i / 8] >> i % 8 & 1) 
 DEVICE int pair_of(const uint8_t *qs, int i) { return qs[i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3; }
 
 /* Blocks in tiles. */
-template <class P> struct tile_f16 {
-    P bits;
-    METHOD explicit tile_f16(const P &p) : bits(p) {}
-};
-template <class P> struct tile_bf16 {
-    P bits;
-    METHOD explicit tile_bf16(const P &p) : bits(p) {}
-};
 template <class P> struct tile_q4_0 {
     P d, qs;
     METHOD explicit tile_q4_0(const P &p) : d(p), qs(p + 2) {}
@@ -68,8 +60,6 @@ template <class P> struct tile_q6_k {
 DEVICE float value_of(const block_f32 &b, int) { return float_of_bits(four_bytes(b.bits)); }
 DEVICE float value_of(const block_f16 &b, int) { return half_at(b.bits); }
 DEVICE float value_of(const block_bf16 &b, int) { return float_of_bits(two_bytes(b.bits) << 16); }
-template <class P> DEVICE float value_of(const tile_f16<P> &b, int) { return half_at(b.bits); }
-template <class P> DEVICE float value_of(const tile_bf16<P> &b, int) { return float_of_bits(two_bytes(b.bits) << 16); }
 
 /* ---- blocks of 32 ---- */
 template <class B> DEVICE float q4_0_value(const B &b, int i) { return half_at(b.d) * (float)(nibble_of(b.qs, i) - 8); }
@@ -254,8 +244,6 @@ template <int BITS, class P = const uint8_t *> struct affine_row {
 /* use(tiles) with the tiles of a format that has them; `none` where it has none. */
 template <class F, class NONE> DEVICE auto with_tiles(const cuda_format &f, F use, NONE none) {
     switch (f.format) {
-    case GM_QUANT_f16: return use(tiles_of_halves<false>());
-    case GM_QUANT_bf16: return use(tiles_of_halves<true>());
     case GM_QUANT_q4_0: return use(tiles_of_q4_0());
     case GM_QUANT_q8_0: return use(tiles_of_q8_0());
     case GM_QUANT_q4_k: return use(tiles_of_q4_k());
@@ -282,8 +270,6 @@ template <class F> DEVICE void with_tile_row(const cuda_format &f, const uint8_t
         return use(tile_row<tile_##name<bytes_type>, values, bytes, bytes_type>{{rows, row, 0}});                      \
     }
     switch (f.format) {
-        TILE_ROW(f16, tiles_of_halves<false>, 1, 2)
-        TILE_ROW(bf16, tiles_of_halves<true>, 1, 2)
         TILE_ROW(q4_0, tiles_of_q4_0, 32, 18)
         TILE_ROW(q8_0, tiles_of_q8_0, 32, 34)
         TILE_ROW(mxfp4, tiles_of_mxfp4, 32, 17)

@@ -15,7 +15,7 @@ static int tile_values(int format) {
     const gm_quant_info *f = &gm_quants[format];
     switch (format) {
     case GM_QUANT_f16:
-    case GM_QUANT_bf16:
+    case GM_QUANT_bf16: return 64; /* in the block's memory alone */
     case GM_QUANT_q4_0:
     case GM_QUANT_q8_0:
     case GM_QUANT_mxfp4: return 64;
@@ -34,7 +34,7 @@ static cuda_format format_in_rows(int format) {
 static cuda_format format_of(int format, int64_t rows, int64_t k) {
     cuda_format f = format_in_rows(format);
     const int tile = tile_values(format);
-    if (tile && rows % TILED_ROWS == 0 && k % tile == 0) f.tile = tile;
+    if (tile && format > GM_QUANT_bf16 && rows % TILED_ROWS == 0 && k % tile == 0) f.tile = tile;
     return f;
 }
 
@@ -103,17 +103,24 @@ static cuda_kernel tiled_kernel(const cuda_format *f) {
 /* Bytes of a block's memory with x of so many columns. */
 static size_t tiled_memory(const cuda_packed_args *p, int64_t columns) {
     const cuda_format *f = &p->weight.format;
-    const int warps = TILED_THREADS / 32, tile = TILED_ROWS * (f->tile / f->values) * f->bytes;
+    const int warps = TILED_THREADS / 32, tile = TILED_ROWS * (tile_values(f->format) / f->values) * f->bytes;
     const int64_t stage = TILED_STAGE_TILES(tile) * tile, sums = (TILED_SUMS * TILED_ROWS + columns) * 4;
     return (size_t)(warps * (TILED_STAGES(tile) * stage + sums) + p->k * columns * 2);
+}
+/* Whether a matrix is in tiles, or in rows that make such. */
+static bool makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {
+    if (w->format.format != GM_QUANT_f16 && w->format.format != GM_QUANT_bf16) return w->format.tile != 0;
+    return rows % TILED_ROWS == 0 && k % tile_values(w->format.format) == 0 && is_aligned(w->data, 16);
 }
 /* bfloat16 rows are one column each, float32 rows two. As many tokens go together as fit. */
 static bool start_tiled(cuda_packed_args *p) {
     const bool rounded = p->x_type == GM_T_BF16, is_bf16 = p->weight.format.format == GM_QUANT_bf16;
     const int64_t columns = rounded ? 1 : 2;
     const size_t most = cuda_block_memory();
-    if (!p->weight.format.tile || rounded != is_bf16 || tiled_memory(p, columns) > most) return false;
-    if (p->glu != CUDA_NO_GLU && memcmp(&p->weight.format, &p->up.format, sizeof p->up.format) != 0) return false;
+    if (!makes_tiles(&p->weight, p->rows, p->k) || rounded != is_bf16 || tiled_memory(p, columns) > most) return false;
+    if (p->glu != CUDA_NO_GLU &&
+        (memcmp(&p->weight.format, &p->up.format, sizeof p->up.format) != 0 || !makes_tiles(&p->up, p->rows, p->k)))
+        return false;
     p->pass = (int32_t)(8 / columns);
     while (p->pass > p->tokens || tiled_memory(p, p->pass * columns) > most) p->pass--;
     const int64_t units = p->rows / TILED_ROWS,

@@ -104,14 +104,31 @@ template <class TILES> struct tile_ring {
     METHOD tile_ring(char *ring, const cuda_packed_args &args, const tiled_share &share)
         : memory(ring + thread_index() / WARP * (STAGES * STAGE)), a(args), s(share), product(0), at(share.first),
           slot(0) {}
+    /* What lane and lane + 32 ... copy of `tiles` tiles from `at` on of sixteen rows, 16 bytes each. */
+    METHOD void copy(const char *rows, int tiles) {
+        char *to = memory + slot * STAGE;
+        const int64_t row_bytes = a.k / TILES
+        ::K *TILES
+        ::CHUNK;
+        for (int i = thread_index() % WARP * 16; i < tiles * TILE; i += WARP * 16) {
+            if (TILES::FROM_ROWS) {
+                const int tile = i / TILE
+                , row = i % TILE
+                / TILES
+                ::CHUNK, part = i % TILES
+                ::CHUNK;
+                copy_16(to + tile * TILE + TILES::place(row, part),
+                        rows + row * row_bytes + (at + tile) * TILES::CHUNK + part, 16);
+            } else {
+                copy_16(to + i, rows + (int64_t)at * TILE + i, 16);
+            }
+        }
+    }
     METHOD void ask() {
         if (product < s.count && at < s.end) {
             const int64_t rows = s.begin + (product >> (s.matrices - 1)); /* one matrix, or two */
             const char *data = (const char *)(product & (s.matrices - 1) ? a.up.data : a.weight.data);
-            const char *from = data + (rows * (a.k / TILES::K) + at) * TILE;
-            const int bytes = (s.end - at < EACH ? s.end - at : EACH) * TILE;
-            for (int i = thread_index() % WARP * 16; i < bytes; i += WARP * 16)
-                copy_16(memory + slot * STAGE + i, from + i, 16);
+            copy(data + rows * (a.k / TILES::K) * TILE, s.end - at < EACH ? s.end - at : EACH);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
             at += EACH;
             if (at >= s.end) {

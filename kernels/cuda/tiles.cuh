@@ -59,9 +59,10 @@ DEVICE void bytes_of(uint32_t w, uint32_t *out) {
     out[1] = (w >> 16 & 0xff) | (w >> 24) << 16;
 }
 
+/* Only the block's memory has these: matrices of halves lie in rows, of which prompts' products read them too. */
 template <bool BF16_> struct tiles_of_halves {
     static constexpr int K = 64, CHUNK = 128;
-    static constexpr bool BF16 = BF16_;
+    static constexpr bool BF16 = BF16_, FROM_ROWS = true;
     static constexpr float SCALE = 1;
     static constexpr tile_order ORDER = IN_ORDER;
     DEVICE int place(int row, int i) { return i / 64 * 1024 + row / 8 * 512 + row % 8 * 64 + i % 64; }
@@ -78,7 +79,7 @@ template <bool BF16_> struct tiles_of_halves {
 
 struct tiles_of_q8_0 {
     static constexpr int K = 64, CHUNK = 68;
-    static constexpr bool BF16 = false;
+    static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p24f;
     static constexpr tile_order ORDER = IN_ORDER;
     DEVICE int place(int row, int i) {
@@ -107,7 +108,7 @@ struct tiles_of_q8_0 {
 
 struct tiles_of_q4_0 {
     static constexpr int K = 64, CHUNK = 36;
-    static constexpr bool BF16 = false;
+    static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p24f;
     static constexpr tile_order ORDER = BY_HALVES;
     DEVICE int place(int row, int i) {
@@ -136,7 +137,7 @@ struct tiles_of_q4_0 {
 /* A nibble is a float of 1 + 2 + 1 bits: at bits 15, 11, 10 and 9 of a float16 it is itself times 2^-14. */
 struct tiles_of_mxfp4 {
     static constexpr int K = 64, CHUNK = 34;
-    static constexpr bool BF16 = false;
+    static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p15f; /* of half of the block's scale */
     static constexpr tile_order ORDER = BY_HALVES;
     DEVICE int place(int row, int i) {
@@ -171,7 +172,7 @@ struct tiles_of_mxfp4 {
 template <int GROUP, int TYPE> struct tiles_of_affine4 {
     static constexpr int K = GROUP < 64 ? 64 : GROUP, BLOCKS = K / GROUP, HEAD = TYPE == GM_T_F32 ? 8 : 4;
     static constexpr int BYTES = GROUP / 2 + HEAD, CHUNK = BLOCKS * BYTES;
-    static constexpr bool BF16 = false;
+    static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p24f;
     static constexpr tile_order ORDER = BY_FIELDS;
     DEVICE int place(int row, int i) {
@@ -215,7 +216,7 @@ struct tile_header {
 };
 struct tiles_of_q4_k {
     static constexpr int K = 256, CHUNK = 144;
-    static constexpr bool BF16 = false;
+    static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p24f;
     static constexpr tile_order ORDER = BY_BYTES;
     DEVICE int place(int row, int i) {
@@ -250,7 +251,7 @@ struct tiles_of_q4_k {
 
 struct tiles_of_q6_k {
     static constexpr int K = 256, CHUNK = 210;
-    static constexpr bool BF16 = false;
+    static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p24f;
     static constexpr tile_order ORDER = BY_SIXTEENS;
     DEVICE int place(int row, int i) {
