@@ -105,7 +105,8 @@ static size_t tiled_memory(const cuda_packed_args *p, int64_t columns) {
     const cuda_format *f = &p->weight.format;
     const int warps = TILED_THREADS / 32, tile = TILED_ROWS * (tile_values(f->format) / f->values) * f->bytes;
     const int64_t stage = TILED_STAGE_TILES(tile) * tile, sums = (TILED_SUMS * TILED_ROWS + columns) * 4;
-    return (size_t)(warps * (TILED_STAGES(tile) * stage + sums) + p->k * columns * 2);
+    const int64_t totals = p->k / 16 * columns * 4; /* at most */
+    return (size_t)(warps * (TILED_STAGES(tile) * stage + sums) + p->k * columns * 2 + totals);
 }
 /* Whether a matrix is in tiles, or in rows that make such. */
 static bool makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {

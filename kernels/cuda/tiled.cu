@@ -8,11 +8,12 @@
 #include "units.cuh"
 
 #define TILED_WARPS (TILED_THREADS / WARP)
-#define AT_ONCE 16
+#define AT_ONCE 4          /* eights of x that a lane holds */
 #define REST_SCALE 0x1p11f /* of what the first float16 leaves out */
 
 struct tiled_room { /* in a block's memory */
     four_words *x;  /* [k / 32][columns][4 lanes] */
+    float *totals;  /* [k / 32][TOTALS][columns] */
     float *scales;  /* [warps][columns]: what a sum is multiplied by */
     float *sums;    /* [products that wait][warps][columns][16 rows] */
     char *ring;
@@ -29,31 +30,98 @@ struct tiled_share {
 DEVICE uint32_t two_halves(float low, float high) { return half_of_float(low) | (uint32_t)half_of_float(high) << 16; }
 DEVICE float first_half(uint32_t two) { return float_of_half((uint16_t)two); }
 DEVICE float second_half(uint32_t two) { return float_of_half((uint16_t)(two >> 16)); }
-/* The power of two that takes the largest of a token's values [begin, end) to [2^13, 2^14), in all lanes. */
-DEVICE float scale_of_part(const float *x, int begin, int end, int lane) {
-    float most = 0;
-    for (int i = begin + lane; i < end; i += AT_ONCE * WARP) {
-        float values[AT_ONCE]; /* all asked for before one is there */
-        UNROLL for (int j = 0; j < AT_ONCE; j++)
-            values[j] = i + j * WARP < end ? x[i + j * WARP] : 0;
-        UNROLL for (int j = 0; j < AT_ONCE; j++)
-            most = fmaxf(most, fabsf(values[j]));
+/* A warp's part of a token's row, by eights of its lanes' orders: as many as it holds at once. */
+template <class TILES> struct part_reader {
+    static constexpr int ROUND = AT_ONCE * WARP; /* eights */
+    float values[AT_ONCE][8];
+    /* Eights [begin, begin + ROUND) of `count`; zeros after those. */
+    METHOD void read(const float *x, int begin, int count) {
+        UNROLL for (int r = 0; r < AT_ONCE; r++) {
+            const int u = begin + r * WARP + thread_index() % WARP;
+            UNROLL for (int j = 0; j < 8; j++)
+                values[r][j] = u < count ? x[u / 4 * 32 + tile_value(TILES::ORDER, u % 4, j)] : 0;
+        }
     }
-    for (int step = WARP / 2; step > 0; step /= 2) most = fmaxf(most, lane_xor(most, step));
+    METHOD float most() const {
+        float found = 0;
+        UNROLL for (int r = 0; r < AT_ONCE; r++) UNROLL
+            for (int j = 0; j < 8; j++) found = fmaxf(found, fabsf(values[r][j]));
+        return found;
+    }
+};
+/* The power of two that takes a number, the largest, to [2^13, 2^14). */
+DEVICE float scale_of_most(float most) {
     const int exponent = (int)(bits_of_float(most) >> 23);
     return float_of_bits((uint32_t)(267 - (exponent < 20 ? 20 : exponent > 240 ? 240 : exponent)) << 23);
 }
-template <class TILES> DEVICE void put_halves(const float *x, four_words *to, int run, int t, float scale) {
+DEVICE float four_in_all(const four_words &eight, int first) { /* two words' */
+    return (first_half(eight.at[first]) + second_half(eight.at[first])) +
+           (first_half(eight.at[first + 1]) + second_half(eight.at[first + 1]));
+}
+/* Of a run, whose eights four lanes side by side have. */
+template <int TOTALS> DEVICE void put_totals(const four_words &eight, float *totals, int columns, bool there) {
+    float part[2] = {four_in_all(eight, 0), four_in_all(eight, 2)};
+    if (TOTALS == 1) part[0] += part[1];
+    UNROLL for (int i = 0; i < TOTALS; i++) {
+        for (int step = 1; step < 4; step *= 2) part[i] += lane_xor(part[i], step);
+        if (there) totals[i * columns] = part[i] * 0x1p-24f;
+    }
+}
+template <class TILES>
+DEVICE void put_eight(const float *values, float scale, const tiled_room &room, int columns, int column, int unit,
+                      bool there) {
     four_words near, rest;
     UNROLL for (int i = 0; i < 4; i++) {
-        const float low = x[run * 32 + tile_value(TILES::ORDER, t, 2 * i)] * scale;
-        const float high = x[run * 32 + tile_value(TILES::ORDER, t, 2 * i + 1)] * scale;
+        const float low = values[2 * i] * scale, high = values[2 * i + 1] * scale;
         near.at[i] = two_halves(low, high);
         rest.at[i] = two_halves((low - first_half(near.at[i])) * REST_SCALE,
                                 (high - second_half(near.at[i])) * REST_SCALE);
     }
-    to[0] = near;
-    to[4] = rest;
+    const int run = unit / 4, lane = unit % 4;
+    if (there) {
+        four_words *to = room.x + (run * columns + column) * 4 + lane;
+        to[0] = near;
+        to[4] = rest;
+    }
+    if (TILES::TOTALS) {
+        float *totals = room.totals + run * TILES
+        ::TOTALS *columns + column;
+        put_totals < TILES
+        ::TOTALS > (near, totals, columns, there && lane == 0);
+        put_totals < TILES
+        ::TOTALS > (rest, totals + 1, columns, there && lane == 0);
+    }
+}
+/* This warp's eights [begin, end) of a token's row, to two columns. */
+template <class TILES>
+DEVICE void read_token(const float *x, const tiled_room &room, int columns, int column, int begin, int end) {
+    typedef part_reader < TILES
+    > reader;
+    const int lane = thread_index() % WARP, count = end - begin;
+    const float *from = x + (int64_t)begin * 8;
+    reader part;
+    float most = 0;
+    for (int at = 0; at < count; at += reader::ROUND) {
+        part.read(from, at, count);
+        most = fmaxf(most, part.most());
+    }
+    for (int step = WARP / 2; step > 0; step /= 2) most = fmaxf(most, lane_xor(most, step));
+    const float scale = scale_of_most(most), back = 1 / scale * TILES
+    ::SCALE;
+    for (int at = 0; at < count; at += reader::ROUND) {
+        if (count > reader::ROUND) part.read(from, at, count);
+        UNROLL for (int r = 0; r < AT_ONCE; r++)
+            if (at + r * WARP < count) {
+                const int unit = at + r * WARP + lane;
+                put_eight < TILES
+                > (part.values[r], scale, room, columns, column, begin + unit, unit < count);
+            }
+    }
+    if (lane == 0) {
+        float *scales = room.scales + thread_index() / WARP * columns + column;
+        scales[0] = back;
+        scales[1] = back * (1 / REST_SCALE);
+    }
 }
 /* This warp's part of the rows of x from `token` on. */
 template <class TILES>
@@ -74,18 +142,8 @@ DEVICE void read_part(const cuda_packed_args &a, const tiled_room &room, const t
             if (lane == 0) room.scales[warp * s.columns + column] = 1;
             continue;
         }
-        const float *x = (const float *)a.x + (token + column / 2) * a.k;
-        const float scale = scale_of_part(x, begin, end, lane), back = 1 / scale * TILES
-        ::SCALE;
-        _Pragma("unroll 2") for (int u = lane; u < units; u += WARP) {
-            const int run = begin / 32 + u / 4;
-            put_halves < TILES
-            > (x, room.x + (run * s.columns + column) * 4 + u % 4, run, u % 4, scale);
-        }
-        if (lane == 0) {
-            room.scales[warp * s.columns + column] = back;
-            room.scales[warp * s.columns + column + 1] = back * (1 / REST_SCALE);
-        }
+        read_token < TILES
+        > ((const float *)a.x + (token + column / 2) * a.k, room, s.columns, column, begin / 8, end / 8);
     }
     warp_barrier();
 }
@@ -184,6 +242,7 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
     room.sums = (float *)(room.x + a.k / 32 * s.columns * 4);
     const int most = TILED_SUMS / s.columns / s.matrices * s.matrices;
     room.scales = room.sums + TILED_SUMS * TILED_WARPS * TILED_ROWS;
+    room.totals = room.scales + TILED_WARPS * s.columns;
     ring_type ring(room.ring, a, s);
     for (int i = 0; i < ring_type::STAGES - 1; i++) ring.ask();
     wait_for_others(); /* for x: what packed the weights has ended before (launch_pack) */
@@ -191,6 +250,14 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
     > (a, room, s, token);
     const int own = lane / 4 < s.columns ? lane / 4 : s.columns - 1, left_column = lane % 4 * 2;
     const four_words *x = room.x + own * 4 + lane % 4;
+    const float *totals = room.totals + (left_column < s.columns ? left_column : 0);
+    const auto x_from = [&](int tile) {
+        const int runs = tile * (TILES::K / 32) * s.columns;
+        return tile_x {
+            x + runs * 4, totals + runs *TILES
+            ::TOTALS, s.columns
+        };
+    };
     int slot = 0, waiting = 0;
     for (int product = 0; product < s.count; product++) {
         float sums[4] = {0, 0, 0, 0};
@@ -199,10 +266,14 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
             wait_copies<ring_type::STAGES - 1>();
             warp_barrier(); /* the copies of all lanes are there */
             const char *stage = ring.memory + slot * ring_type::STAGE;
-            UNROLL for (int i = 0; i < ring_type::EACH; i++)
-                if (at + i < s.end) TILES
-            ::multiply(stage + i * ring_type::TILE, x + (at + i) * (TILES::K / 32) * s.columns * 4, s.columns * 4, lane,
-                       sums);
+            if (at + ring_type::EACH <= s.end) { /* with nothing between tiles that keeps them in turn */
+                UNROLL for (int i = 0; i < ring_type::EACH; i++)
+                    TILES
+                ::multiply(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
+            } else {
+                for (int i = 0; at + i < s.end; i++) TILES
+                ::multiply(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
+            }
             warp_barrier(); /* nobody reads this stage any more */
             slot = slot + 1 == ring_type::STAGES ? 0 : slot + 1;
         }
