@@ -293,12 +293,30 @@ template <class F> DEVICE void with_tile_row(const cuda_format &f, const uint8_t
 #undef TILE_GROUP
 }
 
+struct eight_floats { float at[8]; };
+/* Values [i, i + 8) of such a row, by one function for all who read few of them. */
+DEVICE_CALL eight_floats eight_of_tiles(const cuda_format &f, const uint8_t *rows, int row, int64_t i) {
+    eight_floats out;
+    with_tile_row(f, rows, row, [&](const auto &values) { values.eight(i, out.at); });
+    return out;
+}
+struct any_tile_row {
+    const cuda_format &format;
+    const uint8_t *rows;
+    int row;
+    METHOD void eight(int64_t i, float *out) const {
+        const eight_floats got = eight_of_tiles(format, rows, row, i);
+        UNROLL for (int j = 0; j < 8; j++)
+            out[j] = got.at[j];
+    }
+};
+
 /* use(row) with what reads row `row` of a matrix of rows of k. */
 template <class F> DEVICE void with_row(const cuda_format &f, const void *data, int64_t row, int64_t k, F use) {
     const int64_t row_bytes = k / f.values * f.bytes;
     if (f.tile)
-        return with_tile_row(f, (const uint8_t *)data + row / TILED_ROWS * TILED_ROWS * row_bytes,
-                             (int)(row % TILED_ROWS), use);
+        return use(any_tile_row{f, (const uint8_t *)data + row / TILED_ROWS * TILED_ROWS * row_bytes,
+                                (int)(row % TILED_ROWS)});
     const uint8_t *p = (const uint8_t *)data + row * row_bytes;
     switch (f.format) {
 #define QUANT(name, text, values, bytes, gguf, doc)                                                                    \
