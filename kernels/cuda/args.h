@@ -305,11 +305,19 @@ typedef struct {
     const cuda_adam_part *parts; /* on the device, in the order of their blocks; of none there are no blocks */
 } cuda_adam_args;
 
-/* ---- packed matrices: rows of blocks as files have them ---- */
+/* ---- packed matrices: rows of blocks as files have them, or the same bytes in tiles (tiles.cuh) ---- */
 typedef struct {
     int32_t format, values, bytes; /* of a block */
     int32_t bits, scale_type;      /* of MLX's mode affine; of others 0 */
+    int32_t tile;                  /* values along k of a tile; 0: rows as in files */
 } cuda_format;
+/* tiled.cu: a block fills a processor; stages of a warp's ring, tiles of one of them, and sums of sixteen rows of a
+ * column that each warp keeps. */
+#define TILED_ROWS 16
+#define TILED_THREADS 512
+#define TILED_STAGES(tile_bytes) ((tile_bytes) > 2304 ? 2 : 3)
+#define TILED_STAGE_TILES(tile_bytes) ((tile_bytes) > 2304 ? 1 : 2304 / (tile_bytes))
+#define TILED_SUMS 32
 typedef struct {
     gm_pack_args pack; /* row_map: on the device */
     cuda_format format;
@@ -340,6 +348,7 @@ typedef struct {
     cuda_matrix weight, up;
     int64_t tokens, rows, k;
     int32_t x_type, glu, out_type;
+    int32_t pass; /* tokens that go together, of matrices in tiles */
     float alpha, limit;
 } cuda_packed_args;
 

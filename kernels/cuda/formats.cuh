@@ -1,14 +1,14 @@
 /* formats.cuh - weights of every format of quants.def as float32, the same values as the processor's (cpu/dequant.inc),
  * which says why each is what it is.
- *  (1) A packed matrix is rows as the file has them, one behind the other: a block is at any address, and is read by
- *      bytes.
+ *  (1) A packed matrix is rows as the file has them, one behind the other, or has the same bytes in tiles: a block is
+ *      at any address, and is read by bytes.
  *  (2) value_of(block, i) is value i of a block. Eight that are side by side share their scale, and i is the number of
  *      an eight and one of its own, so that the compiler sees what they share. */
 #ifndef GOMLX_CUDA_FORMATS_CUH
 #define GOMLX_CUDA_FORMATS_CUH
 #include "blocks.h"
-#include "functions.cuh"
 #include "grids.def"
+#include "tiles.cuh"
 
 #define SAME(v) v
 DEVICE_TABLE uint16_t points_iq2_xxs[256] = {IQ2_XXS_GRID(SAME)}, points_iq2_xs[512] = {IQ2_XS_GRID(SAME)},
@@ -19,18 +19,42 @@ DEVICE_TABLE int8_t iq4_levels[16] = {IQ4_LEVELS(SAME)}, fp4_levels[16] = {FP4_L
                     iq3_s_levels[] = {IQ3_S_LEVELS(SAME)};
 #undef SAME
 
-DEVICE uint32_t two_bytes(const uint8_t *p) { return p[0] | (uint32_t)p[1] << 8; }
-DEVICE uint32_t four_bytes(const uint8_t *p) { return two_bytes(p) | two_bytes(p + 2) << 16; }
-DEVICE float half_at(const uint8_t *p) { return float_of_half((uint16_t)two_bytes(p)); }
+/* p: a pointer, or tile_bytes. */
+template <class P> DEVICE uint32_t two_bytes(const P &p) { return p[0] | (uint32_t)p[1] << 8; }
+template <class P> DEVICE uint32_t four_bytes(const P &p) { return two_bytes(p) | two_bytes(p + 2) << 16; }
+template <class P> DEVICE float half_at(const P &p) { return float_of_half((uint16_t)two_bytes(p)); }
 /* Half of a scale of one byte, 2^(e - 128), and an E4M3 whose 0x7f is 480. */
 DEVICE float half_power(uint32_t e) { return float_of_bits(e < 2 ? 0x200000u << e : (e - 1) << 23); }
 DEVICE float e4m3_value(uint32_t code) {
     return float_of_half((uint16_t)((code & 0x7f) << 7 | (code & 0x80) << 8)) * 256;
 }
-DEVICE int nibble_of(const uint8_t *qs, int i) { return i < 16 ? qs[i] & 15 : qs[i - 16] >> 4; }
+template <class P> DEVICE int nibble_of(const P &qs, int i) { return i < 16 ? qs[i] & 15 : qs[i - 16] >> 4; }
 DEVICE int fifth_of(const uint8_t *qh, int i) { return (qh[i / 8] >> i % 8 & 1) << 4; }
 /* Value i of 256 that are two bits each. */
 DEVICE int pair_of(const uint8_t *qs, int i) { return qs[i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3; }
+
+/* Blocks in tiles. */
+template <class P> struct tile_q4_0 {
+    P d, qs;
+    METHOD explicit tile_q4_0(const P &p) : d(p), qs(p + 2) {}
+};
+template <class P> struct tile_q8_0 {
+    P d, qs;
+    METHOD explicit tile_q8_0(const P &p) : d(p), qs(p + 2) {}
+};
+template <class P> struct tile_mxfp4 {
+    uint8_t e;
+    P qs;
+    METHOD explicit tile_mxfp4(const P &p) : e(p[0]), qs(p + 1) {}
+};
+template <class P> struct tile_q4_k {
+    P d, dmin, scales, qs;
+    METHOD explicit tile_q4_k(const P &p) : d(p), dmin(p + 2), scales(p + 4), qs(p + 16) {}
+};
+template <class P> struct tile_q6_k {
+    P ql, qh, scales, d;
+    METHOD explicit tile_q6_k(const P &p) : ql(p), qh(p + 128), scales(p + 192), d(p + 208) {}
+};
 
 /* ---- dense ---- */
 DEVICE float value_of(const block_f32 &b, int) { return float_of_bits(four_bytes(b.bits)); }
@@ -38,7 +62,9 @@ DEVICE float value_of(const block_f16 &b, int) { return half_at(b.bits); }
 DEVICE float value_of(const block_bf16 &b, int) { return float_of_bits(two_bytes(b.bits) << 16); }
 
 /* ---- blocks of 32 ---- */
-DEVICE float value_of(const block_q4_0 &b, int i) { return half_at(b.d) * (float)(nibble_of(b.qs, i) - 8); }
+template <class B> DEVICE float q4_0_value(const B &b, int i) { return half_at(b.d) * (float)(nibble_of(b.qs, i) - 8); }
+DEVICE float value_of(const block_q4_0 &b, int i) { return q4_0_value(b, i); }
+template <class P> DEVICE float value_of(const tile_q4_0<P> &b, int i) { return q4_0_value(b, i); }
 DEVICE float value_of(const block_q4_1 &b, int i) { return half_at(b.d) * (float)nibble_of(b.qs, i) + half_at(b.m); }
 DEVICE float value_of(const block_q5_0 &b, int i) {
     return half_at(b.d) * (float)((nibble_of(b.qs, i) | fifth_of(b.qh, i)) - 16);
@@ -46,9 +72,15 @@ DEVICE float value_of(const block_q5_0 &b, int i) {
 DEVICE float value_of(const block_q5_1 &b, int i) {
     return half_at(b.d) * (float)(nibble_of(b.qs, i) | fifth_of(b.qh, i)) + half_at(b.m);
 }
-DEVICE float value_of(const block_q8_0 &b, int i) { return half_at(b.d) * (float)(int8_t)b.qs[i]; }
+template <class B> DEVICE float q8_0_value(const B &b, int i) { return half_at(b.d) * (float)(int8_t)b.qs[i]; }
+DEVICE float value_of(const block_q8_0 &b, int i) { return q8_0_value(b, i); }
+template <class P> DEVICE float value_of(const tile_q8_0<P> &b, int i) { return q8_0_value(b, i); }
 DEVICE float value_of(const block_iq4_nl &b, int i) { return half_at(b.d) * (float)iq4_levels[nibble_of(b.qs, i)]; }
-DEVICE float value_of(const block_mxfp4 &b, int i) { return half_power(b.e) * (float)fp4_levels[nibble_of(b.qs, i)]; }
+template <class B> DEVICE float mxfp4_value(const B &b, int i) {
+    return half_power(b.e) * (float)fp4_levels[nibble_of(b.qs, i)];
+}
+DEVICE float value_of(const block_mxfp4 &b, int i) { return mxfp4_value(b, i); }
+template <class P> DEVICE float value_of(const tile_mxfp4<P> &b, int i) { return mxfp4_value(b, i); }
 DEVICE float value_of(const block_mxfp8 &b, int i) {
     const float half = half_power(b.e);
     return (half + half) * e4m3_value(b.qs[i]);
@@ -58,25 +90,33 @@ DEVICE float value_of(const block_nvfp4 &b, int i) {
 }
 
 /* ---- blocks of 256 ---- */
-DEVICE int six_bit_scale(const uint8_t *s, int g) { return g < 4 ? s[g] & 63 : (s[g + 4] & 15) | s[g - 4] >> 6 << 4; }
-DEVICE int six_bit_minimum(const uint8_t *s, int g) { return g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | s[g] >> 6 << 4; }
+template <class P> DEVICE int six_bit_scale(const P &s, int g) {
+    return g < 4 ? s[g] & 63 : (s[g + 4] & 15) | s[g - 4] >> 6 << 4;
+}
+template <class P> DEVICE int six_bit_minimum(const P &s, int g) {
+    return g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | s[g] >> 6 << 4;
+}
 template <class BLOCK> DEVICE float value_of_two_scales(const BLOCK &b, int g, int q) {
     return half_at(b.d) * (float)six_bit_scale(b.scales, g) * (float)q -
            half_at(b.dmin) * (float)six_bit_minimum(b.scales, g);
 }
-DEVICE float value_of(const block_q4_k &b, int i) {
+template <class B> DEVICE float q4_k_value(const B &b, int i) {
     const int g = i / 32;
     return value_of_two_scales(b, g, b.qs[g / 2 * 32 + i % 32] >> 4 * (g % 2) & 15);
 }
+DEVICE float value_of(const block_q4_k &b, int i) { return q4_k_value(b, i); }
+template <class P> DEVICE float value_of(const tile_q4_k<P> &b, int i) { return q4_k_value(b, i); }
 DEVICE float value_of(const block_q5_k &b, int i) {
     const int g = i / 32, l = i % 32;
     return value_of_two_scales(b, g, (b.qs[g / 2 * 32 + l] >> 4 * (g % 2) & 15) | (b.qh[l] >> g & 1) << 4);
 }
-DEVICE float value_of(const block_q6_k &b, int i) {
+template <class B> DEVICE float q6_k_value(const B &b, int i) {
     const int n = i / 128, j = i / 32 % 4, l = i % 32;
     const int low = b.ql[64 * n + 32 * (j % 2) + l] >> 4 * (j / 2) & 15, high = b.qh[32 * n + l] >> 2 * j & 3;
     return half_at(b.d) * (float)(int8_t)b.scales[i / 16] * (float)((low | high << 4) - 32);
 }
+DEVICE float value_of(const block_q6_k &b, int i) { return q6_k_value(b, i); }
+template <class P> DEVICE float value_of(const tile_q6_k<P> &b, int i) { return q6_k_value(b, i); }
 DEVICE float value_of(const block_q2_k &b, int i) {
     const int s = b.scales[i / 16];
     return half_at(b.d) * (float)(s & 15) * (float)pair_of(b.qs, i) - half_at(b.dmin) * (float)(s >> 4);
@@ -171,20 +211,29 @@ template <class BLOCK> struct block_row<BLOCK, 1> {
             out[j] = value_of(blocks[i + j], 0);
     }
 };
-/* MLX's of mode affine, in float32. */
-template <int BITS> struct affine_row {
-    const uint8_t *row;
+/* The same of a row in tiles, whose blocks have BYTES. */
+template <class BLOCK, int VALUES, int BYTES, class P> struct tile_row {
+    P row;
+    METHOD void eight(int64_t i, float *out) const {
+        UNROLL for (int j = 0; j < 8; j++) {
+            const BLOCK b(row + (i + j) / VALUES * BYTES);
+            out[j] = value_of(b, (int)((i + j) % VALUES));
+        }
+    }
+};
+/* MLX's of mode affine, in float32; P: a pointer, or tile_bytes. */
+template <int BITS, class P = const uint8_t *> struct affine_row {
+    P row;
     int group, bytes, type;
-    METHOD float number(const uint8_t *p) const {
+    METHOD float number(const P &p) const {
         return type == GM_T_F32   ? float_of_bits(four_bytes(p))
                : type == GM_T_F16 ? half_at(p)
                                   : float_of_bits(two_bytes(p) << 16);
     }
     METHOD void eight(int64_t i, float *out) const {
-        const uint8_t *block = row + i / group * bytes, *fields = block + (type == GM_T_F32 ? 8 : 4);
+        const P block = row + i / group * bytes, fields = block + (type == GM_T_F32 ? 8 : 4) + i % group / 8 * BITS;
         const float scale = number(block), bias = number(block + (type == GM_T_F32 ? 4 : 2));
         uint64_t eight = 0;
-        fields += i % group / 8 * BITS;
         UNROLL for (int j = 0; j < BITS; j++)
             eight |= (uint64_t)fields[j] << 8 * j;
         UNROLL for (int j = 0; j < 8; j++)
@@ -192,8 +241,83 @@ template <int BITS> struct affine_row {
     }
 };
 
-/* use(row) with what reads the row, which lies at `p`, of a format. */
-template <class F> DEVICE void with_row(const cuda_format &f, const uint8_t *p, F use) {
+/* use(tiles) with the tiles of a format that has them; `none` where it has none. */
+template <class F, class NONE> DEVICE auto with_tiles(const cuda_format &f, F use, NONE none) {
+    switch (f.format) {
+    case GM_QUANT_q4_0: return use(tiles_of_q4_0());
+    case GM_QUANT_q8_0: return use(tiles_of_q8_0());
+    case GM_QUANT_q4_k: return use(tiles_of_q4_k());
+    case GM_QUANT_q6_k: return use(tiles_of_q6_k());
+    case GM_QUANT_mxfp4: return use(tiles_of_mxfp4());
+    default: break;
+    }
+    const bool wide = f.scale_type == GM_T_F32; /* whether halves are f16 or bf16 is the same to their places */
+    if (f.bits != 4) return none();
+    if (f.values == 32) return wide ? use(tiles_of_affine4<32, GM_T_F32>()) : use(tiles_of_affine4<32, GM_T_F16>());
+    if (f.values == 64) return wide ? use(tiles_of_affine4<64, GM_T_F32>()) : use(tiles_of_affine4<64, GM_T_F16>());
+    return wide ? use(tiles_of_affine4<128, GM_T_F32>()) : use(tiles_of_affine4<128, GM_T_F16>());
+}
+/* Where byte i of a row's part of a tile is in the tile. */
+DEVICE int place_in_tile(const cuda_format &f, int row, int i) {
+    return with_tiles(f, [=](const auto &tiles) { return tiles.place(row, i); }, [=] { return i; });
+}
+/* use(row) with what reads a row that is in tiles, of which the first is at `rows`. */
+template <class F> DEVICE void with_tile_row(const cuda_format &f, const uint8_t *rows, int row, F use) {
+#define TILE_ROW(name, TILES, values, bytes)                                                                           \
+    case GM_QUANT_##name: {                                                                                            \
+        typedef tile_bytes < TILES                                                                                     \
+        > bytes_type;                                                                                                  \
+        return use(tile_row<tile_##name<bytes_type>, values, bytes, bytes_type>{{rows, row, 0}});                      \
+    }
+    switch (f.format) {
+        TILE_ROW(q4_0, tiles_of_q4_0, 32, 18)
+        TILE_ROW(q8_0, tiles_of_q8_0, 32, 34)
+        TILE_ROW(mxfp4, tiles_of_mxfp4, 32, 17)
+        TILE_ROW(q4_k, tiles_of_q4_k, 256, 144)
+        TILE_ROW(q6_k, tiles_of_q6_k, 256, 210)
+    default: break;
+    }
+#undef TILE_ROW
+#define TILE_GROUP(group, type)                                                                                        \
+    {                                                                                                                  \
+        typedef tile_bytes<tiles_of_affine4<group, type>> bytes_type;                                                  \
+        return use(affine_row<4, bytes_type>{{rows, row, 0}, f.values, f.bytes, f.scale_type});                        \
+    }
+    const bool wide = f.scale_type == GM_T_F32;
+    if (f.values == 32 && wide) TILE_GROUP(32, GM_T_F32)
+    if (f.values == 32) TILE_GROUP(32, GM_T_F16)
+    if (f.values == 64 && wide) TILE_GROUP(64, GM_T_F32)
+    if (f.values == 64) TILE_GROUP(64, GM_T_F16)
+    if (wide) TILE_GROUP(128, GM_T_F32)
+    TILE_GROUP(128, GM_T_F16)
+#undef TILE_GROUP
+}
+
+struct eight_floats { float at[8]; };
+/* Values [i, i + 8) of such a row, by one function for all who read few of them. */
+DEVICE_CALL eight_floats eight_of_tiles(const cuda_format &f, const uint8_t *rows, int row, int64_t i) {
+    eight_floats out;
+    with_tile_row(f, rows, row, [&](const auto &values) { values.eight(i, out.at); });
+    return out;
+}
+struct any_tile_row {
+    const cuda_format &format;
+    const uint8_t *rows;
+    int row;
+    METHOD void eight(int64_t i, float *out) const {
+        const eight_floats got = eight_of_tiles(format, rows, row, i);
+        UNROLL for (int j = 0; j < 8; j++)
+            out[j] = got.at[j];
+    }
+};
+
+/* use(row) with what reads row `row` of a matrix of rows of k. */
+template <class F> DEVICE void with_row(const cuda_format &f, const void *data, int64_t row, int64_t k, F use) {
+    const int64_t row_bytes = k / f.values * f.bytes;
+    if (f.tile)
+        return use(any_tile_row{f, (const uint8_t *)data + row / TILED_ROWS * TILED_ROWS * row_bytes,
+                                (int)(row % TILED_ROWS)});
+    const uint8_t *p = (const uint8_t *)data + row * row_bytes;
     switch (f.format) {
 #define QUANT(name, text, values, bytes, gguf, doc)                                                                    \
     case GM_QUANT_##name: return use(block_row<block_##name, values>{reinterpret_cast<const block_##name *>(p)});

@@ -10,6 +10,7 @@
 #include "index.cu"
 #include "layers.cu"
 #include "packed.cu"
+#include "tiled.cu"
 #include "decoder.cu"
 #include "training.cu"
 #include "product.cu"

@@ -21,17 +21,27 @@ DEVICE uint8_t gathered_byte(const cuda_pack_args &a, int64_t block, int i) {
     if (i < 2 * scale) return ((const uint8_t *)a.pack.biases)[block * scale + i - scale];
     return in[block * (f.bytes - 2 * scale) + i - 2 * scale];
 }
+/* Byte `at` of row `row` of a file or of MLX's arrays. */
+DEVICE uint8_t byte_of_row(const cuda_pack_args &a, int64_t row, int64_t at) {
+    const int64_t blocks = a.pack.k / a.format.values;
+    if (!a.pack.scales) return ((const uint8_t *)a.pack.in)[row * a.row_bytes + at];
+    return gathered_byte(a, row * blocks + at / a.format.bytes, (int)(at % a.format.bytes));
+}
 KERNEL(gm_pack, cuda_pack_args, CUDA_THREADS) {
     const int64_t items = a.row_bytes / a.item, i = block_index() * CUDA_THREADS + thread_index();
     if (i >= a.pack.rows * items) return;
     const int64_t row = i / items, from = a.pack.row_map ? a.pack.row_map[row] : row, at = i % items;
-    if (a.pack.scales) {
-        const int64_t blocks = a.pack.k / a.format.values;
-        ((uint8_t *)a.pack.out)[i] = gathered_byte(a, from * blocks + at / a.format.bytes, (int)(at % a.format.bytes));
+    if (a.format.tile) {
+        const int64_t chunk = a.format.tile / a.format.values * a.format.bytes, inside = at % chunk;
+        char *out = (char *)a.pack.out + (row / TILED_ROWS * a.row_bytes + at - inside) * TILED_ROWS;
+        out[place_in_tile(a.format, (int)(row % TILED_ROWS), (int)inside)] = (char)byte_of_row(a, from, at);
     } else if (a.item == 16)
         ((pack<uint32_t, 4> *)a.pack.out)[i] = ((const pack<uint32_t, 4> *)a.pack.in)[from * items + at];
-    else ((uint8_t *)a.pack.out)[i] = ((const uint8_t *)a.pack.in)[from * items + at];
+    else ((uint8_t *)a.pack.out)[i] = byte_of_row(a, from, at);
 }
+
+/* What runs between: a kernel that begins ahead has none that packs before it. */
+KERNEL(gm_after_pack, cuda_pack_args, WARP) { (void)a; }
 
 /* ---- rows out of a matrix: eight values are a thread's ---- */
 KERNEL(gm_rows_out, cuda_rows_out_args, CUDA_THREADS) {
@@ -39,13 +49,13 @@ KERNEL(gm_rows_out, cuda_rows_out_args, CUDA_THREADS) {
     if (i >= a.rows * eights) return;
     const int64_t row = i / eights, first = i % eights * 8, from = a.tokens ? a.tokens[row] : row;
     const int64_t row_bytes = a.k / a.format.values * a.format.bytes;
-    const uint8_t *p = (const uint8_t *)a.weight + from * row_bytes;
     float *out = a.out + row * a.k + first;
-    if (first + 8 > a.k) { /* of dense rows alone */
+    if (first + 8 > a.k) { /* of dense rows alone, which are in no tiles */
+        const uint8_t *p = (const uint8_t *)a.weight + from * row_bytes;
         for (int64_t j = first; j < a.k; j++) out[j - first] = load_float(p, j, a.format.scale_type) * a.scale;
         return;
     }
-    with_row(a.format, p, [&](const auto &values) {
+    with_row(a.format, a.weight, from, a.k, [&](const auto &values) {
         float eight[8];
         values.eight(first, eight);
         UNROLL for (int j = 0; j < 8; j++)
@@ -94,7 +104,7 @@ DEVICE_CALL token_sums multiply_row(const cuda_packed_args &a, const cuda_matrix
     const uint8_t *p = (const uint8_t *)w.data + row * (a.k / w.format.values * w.format.bytes);
     const int lane = thread_index() % WARP;
     token_sums sums = {};
-    with_row(w.format, p, [&](const auto &values) { add_row<TYPE>(a, values, token, lane, &sums); });
+    with_row(w.format, w.data, row, a.k, [&](const auto &values) { add_row<TYPE>(a, values, token, lane, &sums); });
     add_rest<TYPE>(a, p, w.format.scale_type, token, lane, &sums);
     UNROLL for (int t = 0; t < CUDA_TOKENS; t++) UNROLL
         for (int step = WARP / 2; step > 0; step /= 2) sums.of[t] += lane_xor(sums.of[t], step);
@@ -110,14 +120,8 @@ KERNEL(gm_packed_product, cuda_packed_args, CUDA_THREADS) {
     const token_sums sums = multiply_any(a, a.weight, row, token);
     const token_sums ups = a.glu == CUDA_NO_GLU ? sums : multiply_any(a, a.up, row, token);
     if (thread_index() % WARP != 0) return;
-    for (int t = 0; t < CUDA_TOKENS && token + t < a.tokens; t++) {
-        const int64_t at = (token + t) * a.rows + row;
-        float value = sums.of[t];
-        if (a.weight.bias) value += a.weight.bias[row];
-        if (a.residual) value += a.residual[at];
-        if (a.glu != CUDA_NO_GLU) value = glu_value(a.glu, a.alpha, a.limit, value, ups.of[t]);
-        store_float(a.out, at, value, a.out_type);
-    }
+    for (int t = 0; t < CUDA_TOKENS && token + t < a.tokens; t++)
+        store_product(a, token + t, row, sums.of[t], ups.of[t]);
 }
 
 /* ---- mixtures of experts: an element of a pair of token and expert is a warp's, summed as products are ---- */
@@ -127,7 +131,7 @@ DEVICE_CALL float expert_row(const cuda_matrix &w, int64_t row, int64_t k, const
     const uint8_t *p = (const uint8_t *)w.data + row * (k / w.format.values * w.format.bytes);
     const int lane = thread_index() % WARP;
     float sum = 0;
-    with_row(w.format, p, [&](const auto &values) {
+    with_row(w.format, w.data, row, k, [&](const auto &values) {
         for (int64_t i = lane * 8; i + 8 <= k; i += WARP * 8) {
             float weight[8];
             values.eight(i, weight);

@@ -12,4 +12,12 @@ DEVICE float glu_value(int kind, float alpha, float limit, float gate, float up)
     const float g = vf_min(limit, gate), u = vf_max(-limit, vf_min(limit, up)); /* NaN stays */
     return g * vf_sigmoid(alpha * g) * (u + 1);
 }
+/* What is stored of a product of a row of x with a row of a matrix, and with one of `up`. */
+DEVICE void store_product(const cuda_packed_args &a, int64_t token, int64_t row, float sum, float up) {
+    const int64_t at = token * a.rows + row;
+    if (a.weight.bias) sum += a.weight.bias[row];
+    if (a.residual) sum += a.residual[at];
+    if (a.glu != CUDA_NO_GLU) sum = glu_value(a.glu, a.alpha, a.limit, sum, up);
+    store_float(a.out, at, sum, a.out_type);
+}
 #endif

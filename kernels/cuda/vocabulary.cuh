@@ -44,6 +44,12 @@ DEVICE void wait_for_others() {
 #define KERNEL(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads)
 /* One of which two blocks are to be on a processor at once. */
 #define KERNEL_OF_TWO(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads, 2)
+/* One that begins ahead: it calls wait_for_others itself, and before that reads only what no kernel writes that
+ * may be the one before it. */
+#define KERNEL_AHEAD(name, ARGS, threads)                                                                              \
+    DEVICE void name##_block(const ARGS &a);                                                                           \
+    extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ ARGS a) { name##_block(a); } \
+    DEVICE void name##_block(const ARGS &a)
 #define SHARED __shared__
 #define UNROLL _Pragma("unroll")
 #define CONSTANT_TABLE static __constant__ const

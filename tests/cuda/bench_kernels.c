@@ -1,6 +1,7 @@
 /* bench_kernels.c - how fast contracts run on a card: one line each, as a share of the rate at which the same card
- * copies memory in the same run, beside what was predicted before the first run. bench_kernels [divisor]: a divisor
- * makes sizes smaller, so that the program itself can be tried without a card. */
+ * copies memory in the same run, beside what was predicted before the first run. bench_kernels [divisor [packed]]: a
+ * divisor makes sizes smaller, so that the program itself can be tried without a card; with a second argument only
+ * copies and packed matrices are measured. */
 #include <time.h>
 #include "cuda/device_state.h"
 #include "device_check.h"
@@ -85,6 +86,8 @@ WORK(sort)
 WORK(take)
 WORK(scatter)
 WORK(quantized_matmul)
+WORK(packed_matmul)
+WORK(packed_glu)
 static bool run_memcpy(const void *args, int64_t n) {
     const gm_copy_args *a = args;
     return device_cuda.copy(device, a->out, a->in, (size_t)n) == DEVICE_OK;
@@ -347,6 +350,65 @@ static void bench_quantized(void) { /* several matrices in turn, so that none is
     free_memory();
 }
 
+/* Products of decoders of eight billion weights, by matrices in turn of more than the cache holds. */
+typedef struct {
+    const char *name;
+    int64_t rows, k;
+    bool is_glu;
+} packed_shape;
+static const packed_shape packed_shapes[] = {{"qkv", 6144, 4096, false},
+                                             {"o", 4096, 4096, false},
+                                             {"gate/up", 14336, 4096, true},
+                                             {"down", 4096, 14336, false},
+                                             {"head", 128256, 4096, false}};
+typedef struct {
+    gm_packed_matmul_args product;
+    gm_packed_glu_args glu;
+    bool is_glu;
+    char *weights;
+    int64_t each, matrices, next;
+} packed_bench;
+static bool run_packed(const void *args, int64_t n) {
+    packed_bench *b = (packed_bench *)(uintptr_t)args;
+    char *weight = b->weights + b->next * b->each;
+    b->next = (b->next + 1) % b->matrices;
+    if (!b->is_glu) {
+        b->product.weight.data = weight;
+        return run_packed_matmul(&b->product, n);
+    }
+    b->glu.gate.data = weight;
+    b->glu.up.data = weight + b->each / 2;
+    return run_packed_glu(&b->glu, n);
+}
+static void bench_packed_shape(const packed_shape *shape, int format, const char *weights, int64_t bytes, char *x,
+                               char *out) {
+    const int64_t rows = shape->rows / divisor / 16 * 16, k = shape->k / divisor / 256 * 256 + (divisor > 1 ? 256 : 0);
+    const int64_t each = (shape->is_glu ? 2 : 1) * rows * (k / gm_quants[format].values) * gm_quants[format].bytes;
+    const gm_row_form form = format == GM_QUANT_bf16 ? GM_FORM_BF16 : GM_FORM_F32;
+    packed_bench b = {.is_glu = shape->is_glu, .weights = (char *)(uintptr_t)weights, .each = each};
+    b.matrices = bytes / each;
+    b.product = (gm_packed_matmul_args){
+        .out = (float *)out, .x = x, .form = form, .weight = {.format = format, .rows = rows, .k = k}};
+    b.glu = (gm_packed_glu_args){.out = out, .out_form = form, .x = x, .form = form, .kind = GM_GLU_SILU};
+    b.glu.gate = b.glu.up = (gm_matrix){.format = format, .rows = rows, .k = k};
+    for (int64_t tokens = 1; tokens <= 32; tokens = tokens == 1 ? 8 : tokens * 4) {
+        char name[96];
+        snprintf(name, sizeof name, "%s %s, %d rows", shape->name, gm_quants[format].name, (int)tokens);
+        report(name, seconds_of(run_packed, &b, tokens), (double)each, 0, tokens == 1 ? 75 : tokens == 8 ? 40 : 12);
+    }
+}
+static void bench_packed(void) {
+    static const int formats[] = {GM_QUANT_bf16, GM_QUANT_q8_0, GM_QUANT_q4_0, GM_QUANT_affine4_64_f16,
+                                  GM_QUANT_q4_k, GM_QUANT_q6_k, GM_QUANT_mxfp4};
+    const int64_t bytes = ((int64_t)2 << 30) / divisor;
+    char *weights = filled(bytes, GM_T_U32), *x = filled(32 * 14336 * 4, GM_T_F32);
+    char *out = device_memory((size_t)32 * 128256 * 4);
+    for (size_t s = 0; s < sizeof packed_shapes / sizeof *packed_shapes; s++)
+        for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
+            bench_packed_shape(&packed_shapes[s], formats[f], weights, bytes, x, out);
+    free_memory();
+}
+
 int main(int argc, char **argv) {
     char why[DEVICE_WHY] = "";
     if (argc > 1)
@@ -366,10 +428,13 @@ int main(int argc, char **argv) {
     device_recorder.workspace = kept_workspace;
     device_recorder.contracts = device_cuda.contracts;
     bench_elements();
-    bench_turns();
-    bench_reductions();
-    bench_products();
-    bench_orders();
-    bench_quantized();
+    if (argc <= 2) {
+        bench_turns();
+        bench_reductions();
+        bench_products();
+        bench_orders();
+        bench_quantized();
+    }
+    bench_packed();
     return 0;
 }

@@ -25,6 +25,7 @@ struct emulated_facts { int threads, bytes; };
     }                                                                                                                  \
     static void name##_thread(const ARGS &a)
 #define KERNEL_OF_TWO KERNEL
+#define KERNEL_AHEAD KERNEL
 #define SHARED static /* blocks come one after another */
 #define UNROLL
 #define CONSTANT_TABLE static const
@@ -49,6 +50,7 @@ DEVICE int64_t block_count() { return emulated.blocks[0]; }
 DEVICE int64_t block_index_y() { return emulated.block[1]; }
 DEVICE int64_t block_index_z() { return emulated.block[2]; }
 DEVICE void barrier() { emulated_barrier(); }
+DEVICE void wait_for_others() {} /* the kernel before has ended */
 void emulated_cluster_barrier();
 char *emulated_memory(int rank);
 DEVICE int cluster_rank() { return (int)(emulated.block[0] % emulated.cluster); }

@@ -11,6 +11,12 @@ typedef struct {
     operand file, packed; /* packed.host: the processor's panels */
 } packed_pair;
 
+/* Rows and k that some formats have tiles of (tiles.cuh); k: of several parts. */
+static int64_t whole_rows(void) { return 16 * (1 + below(5)); }
+static int64_t whole_k(int format) {
+    const int64_t values = gm_quants[format].values, tile = values < 64 ? 64 : values;
+    return tile * (1 + below(values == 256 ? 10 : 20));
+}
 static int64_t random_k(int format) {
     static const int64_t dense[] = {1, 7, 8, 33, 255, 256, 257, 300, 520};
     const int64_t values = gm_quants[format].values;
@@ -77,6 +83,8 @@ static void check_embed(void) {
         for (int c = 0; c < 1 + cases / 30; c++, free_memory()) {
             const packed_pair w = random_packed(format, 1 + below(70), random_k(format), c % 2);
             compare_rows(&w, c % 3 ? 1 : 0.7f);
+            const packed_pair whole = random_packed(format, whole_rows(), whole_k(format), true);
+            compare_rows(&whole, 1);
         }
 }
 static void check_dequantize(void) {
@@ -92,8 +100,8 @@ static void check_dequantize(void) {
 }
 
 /* ---- packing: rows of a file in another order, and MLX's arrays ---- */
-static void packed_in_order(int format) {
-    packed_pair w = random_packed(format, 1 + below(70), random_k(format), true);
+static void packed_in_order(int format, int64_t rows, int64_t k) {
+    packed_pair w = random_packed(format, rows, k, true);
     int32_t *map = host_memory((size_t)w.rows * sizeof *map);
     for (int64_t r = 0; r < w.rows; r++)
         map[r] = (int32_t)below(w.rows);
@@ -117,9 +125,9 @@ static operand random_bytes(int64_t n) {
     upload(o);
     return o;
 }
-static void packed_of_arrays(int format) {
+static void packed_of_arrays(int format, int64_t rows, int64_t k) {
     const gm_quant_info *f = &gm_quants[format];
-    packed_pair w = random_packed(format, 1 + below(70), random_k(format), true);
+    packed_pair w = random_packed(format, rows, k, true);
     const int64_t blocks = w.rows * (w.k / f->values);
     const operand fields = random_bytes(blocks * f->bytes), scales = random_bytes(4 * blocks);
     const operand biases = random_bytes(4 * blocks);
@@ -140,10 +148,14 @@ static void packed_of_arrays(int format) {
 }
 static void check_pack(void) {
     for (int format = 0; format < GM_QUANT_COUNT; format++) {
-        packed_in_order(format);
+        packed_in_order(format, 1 + below(70), random_k(format));
+        packed_in_order(format, whole_rows(), whole_k(format));
         free_memory();
-        if (gm_quants[format].bits || format == GM_QUANT_mxfp4 || format == GM_QUANT_mxfp8 || format == GM_QUANT_nvfp4)
-            packed_of_arrays(format);
+        if (gm_quants[format].bits || format == GM_QUANT_mxfp4 || format == GM_QUANT_mxfp8 ||
+            format == GM_QUANT_nvfp4) {
+            packed_of_arrays(format, 1 + below(70), random_k(format));
+            packed_of_arrays(format, whole_rows(), whole_k(format));
+        }
         free_memory();
     }
 }
@@ -170,10 +182,11 @@ static const float sum_ulps = 256;
         }                                                                                                              \
     } while (0)
 
-static void packed_product_case(int format, int c) {
-    const int64_t rows = c % 2 ? 1 + below(20) : 21 + below(60), tokens = random_tokens(rows), k = random_k(format);
+static void packed_product_case(int format, int c, bool whole) {
+    const int64_t rows = whole ? whole_rows() : c % 2 ? 1 + below(20) : 21 + below(60), tokens = random_tokens(rows);
+    const int64_t k = whole ? whole_k(format) : random_k(format);
     const packed_pair w = random_packed(format, rows, k, false);
-    const bool rounded = format == GM_QUANT_bf16 && c % 2;
+    const bool rounded = format == GM_QUANT_bf16 && (c + whole) % 2;
     const int type = rounded ? GM_T_BF16 : GM_T_F32;
     const operand x = random_operand(tokens * k, type, SMALL), bias = random_operand(rows, GM_T_F32, SMALL);
     const operand residual = random_operand(tokens * rows, GM_T_F32, SMALL);
@@ -188,24 +201,28 @@ static void packed_product_case(int format, int c) {
     if (h.bias)
         d.bias = floats_of(bias.device);
     RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
-    compare_out(gm_quants[format].doc, out, tokens * rows, GM_T_F32, sum_ulps, 1);
+    const bool tiles = rows % 16 == 0;
+    const float ulps = tiles ? 4 * sum_ulps : sum_ulps; /* tensor cores cut what they add */
+    const double size = tiles ? fmax(largest_of(out, tokens * rows, GM_T_F32), 1) : 1;
+    compare_out(gm_quants[format].doc, out, tokens * rows, GM_T_F32, ulps, size);
     CHECK_ALONE(packed_matmul, d, k * bytes_of(type), tokens, out, rows * 4);
     h.residual = floats_of(residual.host), d.residual = floats_of(residual.device);
     d.x = x.device, d.out = floats_of(out.device);
     RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
-    compare_out("with a residual", out, tokens * rows, GM_T_F32, sum_ulps, 1);
+    compare_out("with a residual", out, tokens * rows, GM_T_F32, ulps, size);
     RUN_IN_PLACE(packed_matmul, d, residual, tokens, out, residual, tokens * rows * 4);
-    compare_out("over the residual", out, tokens * rows, GM_T_F32, sum_ulps, 1);
+    compare_out("over the residual", out, tokens * rows, GM_T_F32, ulps, size);
 }
 static void check_packed_matmul(void) {
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int c = 0; c < 1 + cases / 30; c++, free_memory())
-            packed_product_case(format, c);
+            packed_product_case(format, c, false), packed_product_case(format, c, true);
 }
-static void packed_glu_case(int format, int c) {
-    const int64_t rows = 1 + below(40), tokens = random_tokens(rows), k = random_k(format);
-    const bool rounded = format == GM_QUANT_bf16 && c % 2;
-    const int other = format > GM_QUANT_bf16 && gm_quants[format].values == 256 ? GM_QUANT_q6_k : format;
+static void packed_glu_case(int format, int c, bool whole) {
+    const int64_t rows = whole ? whole_rows() : 1 + below(40), tokens = random_tokens(rows);
+    const int64_t k = whole ? whole_k(format) : random_k(format);
+    const bool rounded = format == GM_QUANT_bf16 && (c + whole) % 2;
+    const int other = !whole && format > GM_QUANT_bf16 && gm_quants[format].values == 256 ? GM_QUANT_q6_k : format;
     const packed_pair gate = random_packed(format, rows, k, false), up = random_packed(other, rows, k, false);
     const int type = rounded ? GM_T_BF16 : GM_T_F32;
     const operand x = random_operand(tokens * k, type, SMALL), out = operand_of((size_t)(tokens * rows) * 4);
@@ -226,7 +243,7 @@ static void packed_glu_case(int format, int c) {
 static void check_packed_glu(void) {
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int c = 0; c < 1 + cases / 30; c++, free_memory())
-            packed_glu_case(format, c);
+            packed_glu_case(format, c, false), packed_glu_case(format, c, true);
 }
 
 /* ---- mixtures of experts ---- */
@@ -239,7 +256,7 @@ static void fill_stack(gm_matrix_stack *h, gm_matrix_stack *d, int format, int64
     for (int64_t e = 0; e < experts; e++) {
         const packed_pair w = random_packed(format, rows, k, false);
         memcpy(all.host + (size_t)e * each, w.packed.host, each);
-        copy_bytes(all.device + (size_t)e * there, w.file.device, there); /* rows as the file has them */
+        copy_bytes(all.device + (size_t)e * there, w.packed.device, there); /* as models have them */
     }
     *h = (gm_matrix_stack){.data = all.host,
                            .format = format,

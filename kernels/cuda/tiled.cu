@@ -1,0 +1,308 @@
+/* tiled.cu - products by matrices in tiles (tiles.cuh), on the tensor cores. A block has a run of sixteen rows after
+ * sixteen rows, and each of its warps a part of k, which depends on the length of k alone. A warp's own ring of copies
+ * runs ahead of it; x is in the block's memory, as float16 with a power of two for each part of k: two of them, of
+ * which the second is what the first leaves out, so that the product is one of float32; bfloat16 rows are one.
+ * A token has columns of mma of its own, which do not see others, and the parts of k are added in one order: it has
+ * the bits that it has alone. */
+#include "tiles.cuh"
+#include "units.cuh"
+
+#define TILED_WARPS (TILED_THREADS / WARP)
+#define AT_ONCE 4          /* eights of x that a lane holds */
+#define REST_SCALE 0x1p11f /* of what the first float16 leaves out */
+
+struct tiled_room { /* in a block's memory */
+    four_words *x;  /* [k / 32][columns][4 lanes] */
+    float *totals;  /* [k / 32][TOTALS][columns] */
+    float *scales;  /* [warps][columns]: what a sum is multiplied by */
+    float *sums;    /* [products that wait][warps][columns][16 rows] */
+    char *ring;
+};
+struct tiled_share {
+    int columns;    /* of x: of tokens, or twice as many */
+    int first, end; /* of this warp's tiles along k */
+    int64_t begin;  /* the first sixteen rows */
+    int count;      /* products of sixteen rows: of gates and ups in turn */
+    int matrices;
+};
+
+/* ---- x ---- */
+DEVICE uint32_t two_halves(float low, float high) { return half_of_float(low) | (uint32_t)half_of_float(high) << 16; }
+DEVICE float first_half(uint32_t two) { return float_of_half((uint16_t)two); }
+DEVICE float second_half(uint32_t two) { return float_of_half((uint16_t)(two >> 16)); }
+/* A warp's part of a token's row, by eights of its lanes' orders: as many as it holds at once. */
+template <class TILES> struct part_reader {
+    static constexpr int ROUND = AT_ONCE * WARP; /* eights */
+    float values[AT_ONCE][8];
+    /* Eights [begin, begin + ROUND) of `count`; zeros after those. */
+    METHOD void read(const float *x, int begin, int count) {
+        UNROLL for (int r = 0; r < AT_ONCE; r++) {
+            const int u = begin + r * WARP + thread_index() % WARP;
+            UNROLL for (int j = 0; j < 8; j++)
+                values[r][j] = u < count ? x[u / 4 * 32 + tile_value(TILES::ORDER, u % 4, j)] : 0;
+        }
+    }
+    METHOD float most() const {
+        float found = 0;
+        UNROLL for (int r = 0; r < AT_ONCE; r++) UNROLL
+            for (int j = 0; j < 8; j++) found = fmaxf(found, fabsf(values[r][j]));
+        return found;
+    }
+};
+/* The power of two that takes a number, the largest, to [2^13, 2^14). */
+DEVICE float scale_of_most(float most) {
+    const int exponent = (int)(bits_of_float(most) >> 23);
+    return float_of_bits((uint32_t)(267 - (exponent < 20 ? 20 : exponent > 240 ? 240 : exponent)) << 23);
+}
+DEVICE float four_in_all(const four_words &eight, int first) { /* two words' */
+    return (first_half(eight.at[first]) + second_half(eight.at[first])) +
+           (first_half(eight.at[first + 1]) + second_half(eight.at[first + 1]));
+}
+/* Of a run, whose eights four lanes side by side have. */
+template <int TOTALS> DEVICE void put_totals(const four_words &eight, float *totals, int columns, bool there) {
+    float part[2] = {four_in_all(eight, 0), four_in_all(eight, 2)};
+    if (TOTALS == 1) part[0] += part[1];
+    UNROLL for (int i = 0; i < TOTALS; i++) {
+        for (int step = 1; step < 4; step *= 2) part[i] += lane_xor(part[i], step);
+        if (there) totals[i * columns] = part[i] * 0x1p-24f;
+    }
+}
+template <class TILES>
+DEVICE void put_eight(const float *values, float scale, const tiled_room &room, int columns, int column, int unit,
+                      bool there) {
+    four_words near, rest;
+    UNROLL for (int i = 0; i < 4; i++) {
+        const float low = values[2 * i] * scale, high = values[2 * i + 1] * scale;
+        near.at[i] = two_halves(low, high);
+        rest.at[i] = two_halves((low - first_half(near.at[i])) * REST_SCALE,
+                                (high - second_half(near.at[i])) * REST_SCALE);
+    }
+    const int run = unit / 4, lane = unit % 4;
+    if (there) {
+        four_words *to = room.x + (run * columns + column) * 4 + lane;
+        to[0] = near;
+        to[4] = rest;
+    }
+    if (TILES::TOTALS) {
+        float *totals = room.totals + run * TILES
+        ::TOTALS *columns + column;
+        put_totals < TILES
+        ::TOTALS > (near, totals, columns, there && lane == 0);
+        put_totals < TILES
+        ::TOTALS > (rest, totals + 1, columns, there && lane == 0);
+    }
+}
+/* This warp's eights [begin, end) of a token's row, to two columns. */
+template <class TILES>
+DEVICE void read_token(const float *x, const tiled_room &room, int columns, int column, int begin, int end) {
+    typedef part_reader < TILES
+    > reader;
+    const int lane = thread_index() % WARP, count = end - begin;
+    const float *from = x + (int64_t)begin * 8;
+    reader part;
+    float most = 0;
+    for (int at = 0; at < count; at += reader::ROUND) {
+        part.read(from, at, count);
+        most = fmaxf(most, part.most());
+    }
+    for (int step = WARP / 2; step > 0; step /= 2) most = fmaxf(most, lane_xor(most, step));
+    const float scale = scale_of_most(most), back = 1 / scale * TILES
+    ::SCALE;
+    for (int at = 0; at < count; at += reader::ROUND) {
+        if (count > reader::ROUND) part.read(from, at, count);
+        UNROLL for (int r = 0; r < AT_ONCE; r++)
+            if (at + r * WARP < count) {
+                const int unit = at + r * WARP + lane;
+                put_eight < TILES
+                > (part.values[r], scale, room, columns, column, begin + unit, unit < count);
+            }
+    }
+    if (lane == 0) {
+        float *scales = room.scales + thread_index() / WARP * columns + column;
+        scales[0] = back;
+        scales[1] = back * (1 / REST_SCALE);
+    }
+}
+/* This warp's part of the rows of x from `token` on. */
+template <class TILES>
+DEVICE void read_part(const cuda_packed_args &a, const tiled_room &room, const tiled_share &s, int64_t token) {
+    const int lane = thread_index() % WARP, warp = thread_index() / WARP;
+    const int begin = s.first * TILES
+    ::K, end = s.end * TILES
+    ::K, units = (end - begin) / 8;
+    for (int column = 0; column < s.columns; column += TILES::BF16 ? 1 : 2) {
+        if (TILES::BF16) {
+            const uint16_t *x = (const uint16_t *)a.x + (token + column) * a.k + begin;
+            UNROLL for (int u = lane; u < units; u += WARP) {
+                four_words eight;
+                UNROLL for (int i = 0; i < 4; i++)
+                    eight.at[i] = x[u * 8 + 2 * i] | (uint32_t)x[u * 8 + 2 * i + 1] << 16;
+                room.x[((begin / 32 + u / 4) * s.columns + column) * 4 + u % 4] = eight;
+            }
+            if (lane == 0) room.scales[warp * s.columns + column] = 1;
+            continue;
+        }
+        read_token < TILES
+        > ((const float *)a.x + (token + column / 2) * a.k, room, s.columns, column, begin / 8, end / 8);
+    }
+    warp_barrier();
+}
+
+/* ---- weights ---- */
+/* A warp's ring: tiles of its part of k, of one sixteen rows after another. */
+template <class TILES> struct tile_ring {
+    static constexpr int TILE
+    = TILED_ROWS * TILES
+    ::CHUNK, EACH = TILED_STAGE_TILES(TILE), STAGE = EACH * TILE;
+    static constexpr int STAGES = TILED_STAGES(TILE);
+    char *memory;
+    const cuda_packed_args &a;
+    const tiled_share &s;
+    int product, at, slot; /* the next to be asked for */
+    METHOD tile_ring(char *ring, const cuda_packed_args &args, const tiled_share &share)
+        : memory(ring + thread_index() / WARP * (STAGES * STAGE)), a(args), s(share), product(0), at(share.first),
+          slot(0) {}
+    /* What lane and lane + 32 ... copy of `tiles` tiles from `at` on of sixteen rows, 16 bytes each. */
+    METHOD void copy(const char *rows, int tiles) {
+        char *to = memory + slot * STAGE;
+        const int64_t row_bytes = a.k / TILES
+        ::K *TILES
+        ::CHUNK;
+        for (int i = thread_index() % WARP * 16; i < tiles * TILE; i += WARP * 16) {
+            if (TILES::FROM_ROWS) {
+                const int tile = i / TILE
+                , row = i % TILE
+                / TILES
+                ::CHUNK, part = i % TILES
+                ::CHUNK;
+                copy_16(to + tile * TILE + TILES::place(row, part),
+                        rows + row * row_bytes + (at + tile) * TILES::CHUNK + part, 16);
+            } else {
+                copy_16(to + i, rows + (int64_t)at * TILE + i, 16);
+            }
+        }
+    }
+    METHOD void ask() {
+        if (product < s.count && at < s.end) {
+            const int64_t rows = s.begin + (product >> (s.matrices - 1)); /* one matrix, or two */
+            const char *data = (const char *)(product & (s.matrices - 1) ? a.up.data : a.weight.data);
+            copy(data + rows * (a.k / TILES::K) * TILE, s.end - at < EACH ? s.end - at : EACH);
+            slot = slot + 1 == STAGES ? 0 : slot + 1;
+            at += EACH;
+            if (at >= s.end) {
+                at = s.first;
+                product++;
+            }
+        }
+        commit_copies();
+    }
+};
+
+/* ---- what is made of sums ---- */
+DEVICE float sum_of_parts(const tiled_room &room, const tiled_share &s, int waiting, int column, int halves, int row) {
+    float total = 0;
+    UNROLL for (int warp = 0; warp < TILED_WARPS; warp++)
+        for (int h = 0; h < halves; h++)
+            total += room.sums[((waiting * TILED_WARPS + warp) * s.columns + column + h) * TILED_ROWS + row];
+    return total;
+}
+/* Of `waiting` products, which end before number `end`. */
+DEVICE void finish_products(const cuda_packed_args &a, const tiled_room &room, const tiled_share &s, int64_t token,
+                            int end, int waiting, int halves) {
+    const int tokens = s.columns / halves, each = tokens * TILED_ROWS;
+    barrier();
+    for (int i = thread_index(); i < waiting / s.matrices * each; i += TILED_THREADS) {
+        const int unit = i / each, t = i % each / TILED_ROWS, row = i % TILED_ROWS;
+        const int64_t out_row = (s.begin + (end - waiting) / s.matrices + unit) * TILED_ROWS + row;
+        const float sum = sum_of_parts(room, s, unit * s.matrices, t * halves, halves, row);
+        const float up = s.matrices == 2 ? sum_of_parts(room, s, unit * 2 + 1, t * halves, halves, row) : 0;
+        store_product(a, token + t, out_row, sum, up);
+    }
+    barrier();
+}
+
+template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
+    typedef tile_ring < TILES
+    > ring_type;
+    constexpr int HALVES = TILES
+    ::BF16 ? 1 : 2;
+    const int lane = thread_index() % WARP, warp = thread_index() / WARP;
+    const int64_t token = block_index_y() * a.pass, left = a.tokens - token, units = a.rows / TILED_ROWS;
+    const int tiles = (int)(a.k / TILES::K);
+    tiled_share s;
+    s.columns = (int)(left < a.pass ? left : a.pass) * HALVES;
+    s.first = tiles * warp / TILED_WARPS;
+    s.end = tiles * (warp + 1) / TILED_WARPS;
+    s.matrices = a.glu == CUDA_NO_GLU ? 1 : 2;
+    s.begin = units * block_index() / block_count();
+    s.count = (int)(units * (block_index() + 1) / block_count() - s.begin) * s.matrices;
+    tiled_room room;
+    room.ring = block_memory();
+    room.x = (four_words *)(room.ring + TILED_WARPS * ring_type::STAGES * ring_type::STAGE);
+    room.sums = (float *)(room.x + a.k / 32 * s.columns * 4);
+    const int most = TILED_SUMS / s.columns / s.matrices * s.matrices;
+    room.scales = room.sums + TILED_SUMS * TILED_WARPS * TILED_ROWS;
+    room.totals = room.scales + TILED_WARPS * s.columns;
+    ring_type ring(room.ring, a, s);
+    for (int i = 0; i < ring_type::STAGES - 1; i++) ring.ask();
+    wait_for_others(); /* for x: what packed the weights has ended before (launch_pack) */
+    read_part < TILES
+    > (a, room, s, token);
+    const int own = lane / 4 < s.columns ? lane / 4 : s.columns - 1, left_column = lane % 4 * 2;
+    const four_words *x = room.x + own * 4 + lane % 4;
+    const float *totals = room.totals + (left_column < s.columns ? left_column : 0);
+    const auto x_from = [&](int tile) {
+        const int runs = tile * (TILES::K / 32) * s.columns;
+        return tile_x {
+            x + runs * 4, totals + runs *TILES
+            ::TOTALS, s.columns
+        };
+    };
+    int slot = 0, waiting = 0;
+    for (int product = 0; product < s.count; product++) {
+        float sums[4] = {0, 0, 0, 0};
+        for (int at = s.first; at < s.end; at += ring_type::EACH) {
+            ring.ask();
+            wait_copies<ring_type::STAGES - 1>();
+            warp_barrier(); /* the copies of all lanes are there */
+            const char *stage = ring.memory + slot * ring_type::STAGE;
+            if (at + ring_type::EACH <= s.end) { /* with nothing between tiles that keeps them in turn */
+                UNROLL for (int i = 0; i < ring_type::EACH; i++)
+                    TILES
+                ::multiply(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
+            } else {
+                for (int i = 0; at + i < s.end; i++) TILES
+                ::multiply(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
+            }
+            warp_barrier(); /* nobody reads this stage any more */
+            slot = slot + 1 == ring_type::STAGES ? 0 : slot + 1;
+        }
+        UNROLL for (int i = 0; i < 4; i++) {
+            const int column = left_column + i % 2;
+            if (column < s.columns)
+                room.sums[((waiting * TILED_WARPS + warp) * s.columns + column) * TILED_ROWS + lane / 4 + i / 2 * 8] =
+                    sums[i] * room.scales[warp * s.columns + column];
+        }
+        if (++waiting == most || product + 1 == s.count) {
+            finish_products(a, room, s, token, product + 1, waiting, HALVES);
+            waiting = 0;
+        }
+    }
+    wait_copies<0>();
+}
+#define TILED(name, ...)                                                                                               \
+    KERNEL_AHEAD(gm_tiled_##name, cuda_packed_args, TILED_THREADS) { tiled_product<__VA_ARGS__>(a); }
+#define TILED_GROUP(group)                                                                                             \
+    TILED(affine4_##group##_f16, tiles_of_affine4<group, GM_T_F16>)                                                    \
+    TILED(affine4_##group##_bf16, tiles_of_affine4<group, GM_T_BF16>)                                                  \
+    TILED(affine4_##group##_f32, tiles_of_affine4<group, GM_T_F32>)
+TILED(f16, tiles_of_halves<false>)
+TILED(bf16, tiles_of_halves<true>)
+TILED(q4_0, tiles_of_q4_0)
+TILED(q8_0, tiles_of_q8_0)
+TILED(q4_k, tiles_of_q4_k)
+TILED(q6_k, tiles_of_q6_k)
+TILED(mxfp4, tiles_of_mxfp4)
+TILED_GROUP(32)
+TILED_GROUP(64)
+TILED_GROUP(128)
