@@ -63,6 +63,13 @@ static inline bool is_aligned(const void *p, size_t bytes) { return (uintptr_t)p
 void cuda_start_product(const cuda_product_args *p);
 void cuda_start_softmax(const gm_softmax_args *a, int64_t rows);
 
+/* Products of prompts' rows (launch_prompts.c), by the tensor cores, of matrices of 16 bits and quantised ones. */
+static inline bool prompt_takes(const gm_matrix *w) { return w->format != GM_QUANT_f32 && w->k % 8 == 0; }
+bool cuda_prompt_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n);
+bool cuda_prompt_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n);
+/* Rows of a packed matrix to [rows, k] in bfloat16 (launch_packed.c). */
+void cuda_start_rounded_rows(void *out, const gm_matrix *w, int64_t first, int64_t rows);
+
 /* Dimensions that operands are walked over together, merged; at most CUDA_DIMS of them are in `shape`, the others are
  * `outer`: the launcher starts a kernel for each index of those. */
 #define CUDA_OPERANDS 3

@@ -151,7 +151,7 @@ static void check_pack(void) {
 /* ---- products ---- */
 static const int64_t token_counts[] = {1, 2, 3, 7, 8, 9, 16, 17, 33, 64, 65, 512};
 static int64_t random_tokens(int64_t rows) { return token_counts[below(rows > 20 ? 8 : 12)]; }
-static const float sum_ulps = 256;
+static const float sum_ulps = 256, prompt_ulps = 1 << 17; /* prompt: of the largest; what is rounded has eight bits */
 
 /* Each of some tokens alone on the device gives the bits that it has among the others, which out holds. */
 #define CHECK_ALONE(name, d, x_bytes, tokens, out, out_bytes)                                                          \
@@ -190,12 +190,18 @@ static void packed_product_case(int format, int c) {
     RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
     compare_out(gm_quants[format].doc, out, tokens * rows, GM_T_F32, sum_ulps, 1);
     CHECK_ALONE(packed_matmul, d, k * bytes_of(type), tokens, out, rows * 4);
+    d.prompt = true, d.x = x.device, d.out = floats_of(out.device);
+    RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
+    compare_out("of a prompt", out, tokens * rows, GM_T_F32, prompt_ulps, fmax(largest_of(out, tokens * rows, GM_T_F32), 1));
+    CHECK_ALONE(packed_matmul, d, k * bytes_of(type), tokens, out, rows * 4);
+    d.prompt = c % 2;
     h.residual = floats_of(residual.host), d.residual = floats_of(residual.device);
     d.x = x.device, d.out = floats_of(out.device);
     RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
-    compare_out("with a residual", out, tokens * rows, GM_T_F32, sum_ulps, 1);
+    const double ulps = d.prompt ? prompt_ulps : sum_ulps, size = fmax(largest_of(out, tokens * rows, GM_T_F32), 1);
+    compare_out("with a residual", out, tokens * rows, GM_T_F32, ulps, d.prompt ? size : 1);
     RUN_IN_PLACE(packed_matmul, d, residual, tokens, out, residual, tokens * rows * 4);
-    compare_out("over the residual", out, tokens * rows, GM_T_F32, sum_ulps, 1);
+    compare_out("over the residual", out, tokens * rows, GM_T_F32, ulps, d.prompt ? size : 1);
 }
 static void check_packed_matmul(void) {
     for (int format = 0; format < GM_QUANT_COUNT; format++)
@@ -220,6 +226,11 @@ static void packed_glu_case(int format, int c) {
     d.out = out.device, d.x = x.device, d.gate.data = gate.packed.device, d.up.data = up.packed.device;
     RUN_BOTH(packed_glu, h, d, tokens, out, (size_t)(tokens * rows * bytes_of(type)));
     compare_out(gm_quants[format].doc, out, tokens * rows, type, rounded ? 1 : 4 * sum_ulps,
+                fmax(largest_of(out, tokens * rows, type), 1));
+    CHECK_ALONE(packed_glu, d, k * bytes_of(type), tokens, out, rows * bytes_of(type));
+    d.prompt = true, d.x = x.device, d.out = out.device;
+    RUN_BOTH(packed_glu, h, d, tokens, out, (size_t)(tokens * rows * bytes_of(type)));
+    compare_out("of a prompt", out, tokens * rows, type, rounded ? 4 : 4 * prompt_ulps,
                 fmax(largest_of(out, tokens * rows, type), 1));
     CHECK_ALONE(packed_glu, d, k * bytes_of(type), tokens, out, rows * bytes_of(type));
 }

@@ -45,7 +45,7 @@ static const struct {
     {"pack", check_pack, "equal bits of rows out of it"},
     {"embed", check_embed, "equal bits"},
     {"dequantize", check_dequantize, "equal bits"},
-    {"packed_matmul", check_packed_matmul, "256 ulp of 1; a row's bits are those it has alone"},
+    {"packed_matmul", check_packed_matmul, "256 ulp of 1, of prompts eight bits; a row's bits are those it has alone"},
     {"packed_glu", check_packed_glu, "1024 ulp of the largest, halves 1; a row's bits are those it has alone"},
     {"experts", check_experts, "1024 ulp of the largest; a row's bits are those it has alone"},
     {"fp8_encode", check_fp8_encode, "equal"},
