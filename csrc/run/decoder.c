@@ -407,8 +407,8 @@ static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
     *failed = d->in_pass[d->n_in_pass - 1];
     const bool decodes = d->model->device ? !d->prompt : rows == d->n_in_pass && logits;
     GM_TRY(d->in_pass[0]->taps ? tapped_step(d)
-           : decodes ? decode_step(d)
-                     : prefill_step(d, logits ? STEP_LAST : STEP_NONE));
+           : decodes           ? decode_step(d)
+                               : prefill_step(d, logits ? STEP_LAST : STEP_NONE));
     for (int i = 0; i < d->n_in_pass; i++) {
         const int32_t *tokens;
         int64_t position;

@@ -394,8 +394,9 @@ typedef struct {
     float alpha, beta;
 } cuda_product_args;
 
-/* Products of prompts' rows: out [rows, of out_step] = x @ w.T + bias + residual, of f16 or bf16 [rows, k] and [columns,
- * k]; with `up` act of it times the same with `up`. A row's bits do not depend on the others, nor on where w is cut. */
+/* Products of prompts' rows: out [rows, of out_step] = x @ w.T + bias + residual, of f16 or bf16 [rows, k] and
+ * [columns, k]; with `up` act of it times the same with `up`. A row's bits do not depend on the others, nor on where w
+ * is cut. */
 typedef struct {
     void *out;
     const void *x, *w, *up;

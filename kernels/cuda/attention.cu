@@ -1,10 +1,10 @@
 /* attention.cu - attention over caches of float16, bfloat16 or int8 (as float16), by the tensor cores: scores and sums
  * are float32, queries and weights are rounded to the 16-bit type. Other caches and heads are decoder.cu's.
- *  (1) Sixteen queries are a warp's: the heads of a group of one row that decodes, sixteen rows of a prompt of one head.
- *      What a query gets does not depend on those beside it.
- *  (2) A row that decodes sums each block of GM_KV_BLOCK keys by itself, a warp a part of it, and blocks are merged by
- *      another kernel; a row of a prompt goes through tiles of keys, from the first that it sees. Both are cut at
- *      places of the cache alone, and keys that a row does not see change no bit. */
+ *  (1) Sixteen queries are a warp's: the heads of a group of one row that decodes, sixteen rows of a prompt of one
+ * head. What a query gets does not depend on those beside it. (2) A row that decodes sums each block of GM_KV_BLOCK
+ * keys by itself, a warp a part of it, and blocks are merged by another kernel; a row of a prompt goes through tiles of
+ * keys, from the first that it sees. Both are cut at places of the cache alone, and keys that a row does not see change
+ * no bit. */
 #include "functions.cuh"
 
 #define KEYS_EACH (GM_KV_BLOCK / (CUDA_THREADS / WARP)) /* of a block, of a warp of rows that decode */
@@ -35,7 +35,9 @@ DEVICE piece wide_piece(const char *bytes, const uint16_t *scales, bool one) {
 DEVICE char *key_piece(char *to, int dims, int group, int d, int half) {
     return to + (group * dims + d) * 32 + (half ^ (d >> 2 & 1)) * 16;
 }
-DEVICE char *value_piece(char *to, int dims, int key, int part) { return to + key * dims * 2 + (part ^ (key & 7)) * 16; }
+DEVICE char *value_piece(char *to, int dims, int key, int part) {
+    return to + key * dims * 2 + (part ^ (key & 7)) * 16;
+}
 /* Keys [first, first + count) of a block, by `threads` of which this is one; both counts multiples of 16. */
 template <int TYPE, int DIM>
 DEVICE void load_keys(char *to, const kv_place &from, int first, int count, int thread, int threads) {
@@ -194,8 +196,8 @@ DEVICE float *share_place(const gm_attention_args &a, int64_t row, int64_t head,
 }
 /* The warps' parts of a share, in order. */
 template <int DIM>
-DEVICE void join_shares(const gm_attention_args &a, const decoded_share &parts, const float *o, int64_t row, int64_t head,
-                        int heads, int64_t index) {
+DEVICE void join_shares(const gm_attention_args &a, const decoded_share &parts, const float *o, int64_t row,
+                        int64_t head, int heads, int64_t index) {
     const int warps = CUDA_THREADS / WARP;
     for (int i = thread_index(); i < heads * a.head_dim; i += CUDA_THREADS) {
         const int h = i / (int)a.head_dim, d = i % (int)a.head_dim;

@@ -48,7 +48,7 @@ enum { ATTENTION_TILE, ATTENTION_BLOCK };
 static const int halves_dims[ATTENTION_DIMS] = {64, 128, 256};
 #define HEADS_AT_ONCE 16
 #define TILE_SHARED(dim) ((size_t)2 * 2 * ((dim) > 128 ? 32 : 64) * (size_t)(dim) * 2) /* two tiles of both */
-#define BLOCK_SHARED(dim) ((size_t)(GM_KV_BLOCK * 3 / 2) * (size_t)(dim) * 2) /* keys and half of the values */
+#define BLOCK_SHARED(dim) ((size_t)(GM_KV_BLOCK * 3 / 2) * (size_t)(dim) * 2)          /* keys and half of the values */
 
 /* Which of halves_dims; -1: the kernels of decoder.cu. */
 static int halves_dim(const gm_attention_args *a) {

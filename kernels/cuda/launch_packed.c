@@ -36,8 +36,13 @@ static void start_rows_out(const cuda_rows_out_args *p) {
 static void launch_dequantize(const void *args, int64_t begin, int64_t end) {
     const gm_dequantize_args *a = args;
     (void)begin;
-    start_rows_out(&(cuda_rows_out_args){
-        .out = a->out, .weight = a->in, .format = format_of(a->format), .rows = end, .k = a->k, .out_type = GM_T_F32, .scale = 1});
+    start_rows_out(&(cuda_rows_out_args){.out = a->out,
+                                         .weight = a->in,
+                                         .format = format_of(a->format),
+                                         .rows = end,
+                                         .k = a->k,
+                                         .out_type = GM_T_F32,
+                                         .scale = 1});
 }
 CUDA_CONTRACT(dequantize)
 void cuda_start_rounded_rows(void *out, const gm_matrix *w, int64_t first, int64_t rows) {

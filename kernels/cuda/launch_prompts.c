@@ -57,7 +57,8 @@ static void launch_prompt(const void *args, int64_t begin, int64_t end) {
 }
 /* What a job needs besides; the weight's pieces are whole tiles. */
 static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form form, int64_t n) {
-    const int64_t k = job->weight.k, most = PIECE_BYTES / (job->up.data ? 4 : 2) / k / TILE * TILE;
+    const int64_t k = job->weight.k, most = PIECE_BYTES / (job->up.data ? 4 : 2) / k / TILE
+    *TILE;
     const bool as_it_lies = lies(&job->weight) && (!job->up.data || job->up.format == job->weight.format);
     job->type = as_it_lies && job->weight.format == GM_QUANT_f16 ? GM_T_F16 : GM_T_BF16;
     job->floats = form == GM_FORM_F32 ? x : NULL;
@@ -69,7 +70,8 @@ static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form f
     job->product.up = job->up.data;
     if (job->floats && !job->x) return false;
     if (!as_it_lies) {
-        job->piece = most < TILE ? TILE : most < job->weight.rows ? most : job->weight.rows;
+        job->piece = most < TILE
+        ? TILE : most < job->weight.rows ? most : job->weight.rows;
         for (int i = 0; i < (job->up.data ? 2 : 1); i++)
             if (!(job->pieces[i] = r->workspace(r, (size_t)(job->piece * k) * 2))) return false;
     }
@@ -82,8 +84,7 @@ bool cuda_prompt_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t 
 }
 bool cuda_prompt_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
     const int type = a->out_form == GM_FORM_BF16 ? GM_T_BF16 : GM_T_F32;
-    prompt_job job = {.product = {.out = a->out, .out_type = type, .glu = (int32_t)a->kind},
-                      .weight = a->gate,
-                      .up = a->up};
+    prompt_job job = {
+        .product = {.out = a->out, .out_type = type, .glu = (int32_t)a->kind}, .weight = a->gate, .up = a->up};
     return record(r, &job, a->x, a->form, n);
 }

@@ -55,7 +55,8 @@ static void refusals(void) {
     gm_batch_state *b;
     CHECK_ERROR(batch_state_new((int32_t[]){1, 0}, 2, false, 1, GM_FLOAT32, &b), GM_EVALUE, "sequence 1 has 0 rows");
     CHECK_ERROR(batch_state_new((int32_t[]){1}, 0, false, 1, GM_FLOAT32, &b), GM_EVALUE, "0 rows of 0 sequences");
-    CHECK_ERROR(batch_state_new((int32_t[]){INT32_MAX, INT32_MAX}, 2, false, 1, GM_FLOAT32, &b), GM_EVALUE, "2 sequences");
+    CHECK_ERROR(batch_state_new((int32_t[]){INT32_MAX, INT32_MAX}, 2, false, 1, GM_FLOAT32, &b), GM_EVALUE,
+                "2 sequences");
     CHECK(!b);
 }
 

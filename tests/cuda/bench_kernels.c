@@ -85,6 +85,9 @@ WORK(sort)
 WORK(take)
 WORK(scatter)
 WORK(quantized_matmul)
+WORK(packed_matmul)
+WORK(attention)
+WORK(attention_rows)
 static bool run_memcpy(const void *args, int64_t n) {
     const gm_copy_args *a = args;
     return device_cuda.copy(device, a->out, a->in, (size_t)n) == DEVICE_OK;
@@ -347,6 +350,8 @@ static void bench_quantized(void) { /* several matrices in turn, so that none is
     free_memory();
 }
 
+#include "bench_models.h"
+
 int main(int argc, char **argv) {
     char why[DEVICE_WHY] = "";
     if (argc > 1)
@@ -369,6 +374,7 @@ int main(int argc, char **argv) {
     bench_turns();
     bench_reductions();
     bench_products();
+    bench_models();
     bench_orders();
     bench_quantized();
     return 0;

@@ -192,7 +192,8 @@ static void packed_product_case(int format, int c) {
     CHECK_ALONE(packed_matmul, d, k * bytes_of(type), tokens, out, rows * 4);
     d.prompt = true, d.x = x.device, d.out = floats_of(out.device);
     RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
-    compare_out("of a prompt", out, tokens * rows, GM_T_F32, prompt_ulps, fmax(largest_of(out, tokens * rows, GM_T_F32), 1));
+    compare_out("of a prompt", out, tokens * rows, GM_T_F32, prompt_ulps,
+                fmax(largest_of(out, tokens * rows, GM_T_F32), 1));
     CHECK_ALONE(packed_matmul, d, k * bytes_of(type), tokens, out, rows * 4);
     d.prompt = c % 2;
     h.residual = floats_of(residual.host), d.residual = floats_of(residual.device);

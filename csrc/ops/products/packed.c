@@ -264,11 +264,10 @@ gm_array *gm_packed_matmul_columns(gm_scope *s, gm_array *x, gm_array *weight) {
 
 /* ---- a gated linear unit over two products ---- */
 typedef struct { int32_t gelu, type, prompt; } glu_param;
-static const gm_field glu_fields[] = {
-    {FIELD_INT, offsetof(glu_param, gelu), "gelu", 1},
-    {FIELD_INT, offsetof(glu_param, type), "dtype", 1},
-    {FIELD_INT, offsetof(glu_param, prompt), "prompt", 1},
-    {0}};
+static const gm_field glu_fields[] = {{FIELD_INT, offsetof(glu_param, gelu), "gelu", 1},
+                                      {FIELD_INT, offsetof(glu_param, type), "dtype", 1},
+                                      {FIELD_INT, offsetof(glu_param, prompt), "prompt", 1},
+                                      {0}};
 
 static gm_status glu_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     const glu_param *p = param;
