@@ -404,6 +404,12 @@ typedef struct {
     int64_t rows, columns, k, out_step;
     int32_t out_type, glu;
 } cuda_prompt_args;
+typedef struct { /* act of gate times up, of [rows, columns] */
+    void *out;
+    const float *gate, *up;
+    int64_t rows, columns, out_step;
+    int32_t out_type, glu;
+} cuda_prompt_units_args;
 typedef struct {
     void *out;
     const float *x;

@@ -431,6 +431,12 @@ KERNEL(gm_prompt_rows, cuda_prompt_rows_args, CUDA_THREADS) {
     }
     *(pack<uint16_t, 8> *)((uint16_t *)a.out + i) = out;
 }
+KERNEL(gm_prompt_units, cuda_prompt_units_args, CUDA_THREADS) {
+    const int64_t i = block_index() * CUDA_THREADS + thread_index();
+    if (i >= a.rows * a.columns) return;
+    store_float(a.out, i / a.columns * a.out_step + i % a.columns, glu_value(a.glu, 0, 0, a.gate[i], a.up[i]),
+                a.out_type);
+}
 /* Lines of the right operand: of a matrix, or of two, in turn. A thread reads lines that are all even, or all odd. */
 struct prompt_lines {
     const uint16_t *from;

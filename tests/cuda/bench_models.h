@@ -57,7 +57,7 @@ static void bench_prompt_of(const char *what, int64_t tokens, int64_t rows, int6
     const gm_quant_info *f = &gm_quants[format];
     const int64_t bytes = rows * (k / f->values) * f->bytes;
     char name[64];
-    workspace_size = (size_t)96 << 20;
+    workspace_size = (size_t)192 << 20;
     workspace_block = device_memory(workspace_size);
     const gm_packed_matmul_args a = {.out = (float *)(void *)device_memory((size_t)(tokens * rows) * 4),
                                      .x = filled(tokens * k * 2, GM_T_BF16),
@@ -90,7 +90,7 @@ static void bench_models(void) {
     static const int formats[] = {GM_QUANT_bf16, GM_QUANT_q4_0, GM_QUANT_q4_k, GM_QUANT_q8_0};
     static const int64_t tokens[] = {512, 2048};
     const int64_t k = 4096 / divisor / 256 * 256 + (divisor > 16 ? 256 : 0);
-    workspace_size = (size_t)96 << 20;
+    workspace_size = (size_t)192 << 20;
     workspace_block = device_memory(workspace_size);
     bench_attention_of(512, 1, 25);
     for (int i = 0; i < 2; i++) {
