@@ -460,7 +460,8 @@ def test_the_packaged_model(run):
                 assert np.array_equal(weights, out.setdefault("weights", weights))
         (cpu, _), (gpu, placed) = out["cpu"], out["cuda"]
         assert placed["device_name"] == "a card that is not there"
-        assert np.sqrt(((gpu - cpu) ** 2).mean() / (cpu ** 2).mean()) < 1e-3        # roundings of keys may differ
+        away = np.sqrt(((gpu - cpu) ** 2).mean() / (cpu ** 2).mean())
+        assert away < 2e-3, away        # roundings of keys may differ, and queries and weights are rounded to ten bits
     """)
 
 
