@@ -29,17 +29,19 @@ class Shape:
     theta: float
     context: int
     architecture: str = "llama"
+    tied: bool = True       # the head is the embedding
 
 
 SHAPES = {
     "smollm2": Shape(30, 576, 1536, 9, 3, 64, 49152, 1e5, 8192),                      # SmolLM2-135M
     "qwen3": Shape(28, 1024, 3072, 16, 8, 128, 151936, 1e6, 40960, "qwen3"),          # Qwen3-0.6B
     "llama1b": Shape(16, 2048, 8192, 32, 8, 64, 128256, 5e5, 131072),                 # Llama-3.2-1B
+    "llama8b": Shape(32, 4096, 14336, 32, 8, 128, 128256, 5e5, 131072, tied=False),   # Llama-3.1-8B
 }
 
 
 def tensors(shape):
-    """(name, rows, columns) of each matrix; rows is None for a norm's weight. The head is the embedding."""
+    """(name, rows, columns) of each matrix; rows is None for a norm's weight."""
     wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     yield "token_embd.weight", shape.vocab, shape.hidden
     for i in range(shape.layers):
@@ -53,6 +55,8 @@ def tensors(shape):
             yield f"blk.{i}.attn_q_norm.weight", None, shape.head_dim
             yield f"blk.{i}.attn_k_norm.weight", None, shape.head_dim
     yield "output_norm.weight", None, shape.hidden
+    if not shape.tied:
+        yield "output.weight", shape.vocab, shape.hidden
 
 
 def byte_tokens():
@@ -69,10 +73,9 @@ def bfloat16(values):
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def write(name, path):
+def begun(name, path, file_type):
+    """A writer that has everything but the tensors: the shape, and a byte-level vocabulary."""
     shape = SHAPES[name]
-    rng = np.random.default_rng(0)
-    pool = bfloat16(rng.standard_normal(POOL, dtype=np.float32) * np.float32(0.02))
     writer = gguf.GGUFWriter(path, shape.architecture)
     writer.add_name(name)
     writer.add_block_count(shape.layers)
@@ -87,7 +90,7 @@ def write(name, path):
     writer.add_rope_freq_base(shape.theta)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.vocab)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_file_type(file_type)
     vocabulary = byte_tokens() + ["th"]
     vocabulary += [f"<{i}>" for i in range(len(vocabulary), shape.vocab)]
     writer.add_tokenizer_model("gpt2")
@@ -96,6 +99,14 @@ def write(name, path):
     writer.add_token_types([gguf.TokenType.NORMAL] * shape.vocab)
     writer.add_token_merges(["t h"])
     writer.add_add_bos_token(False)
+    return writer
+
+
+def write(name, path):
+    shape = SHAPES[name]
+    rng = np.random.default_rng(0)
+    pool = bfloat16(rng.standard_normal(POOL, dtype=np.float32) * np.float32(0.02))
+    writer = begun(name, path, gguf.LlamaFileType.MOSTLY_BF16)
     for tensor, rows, columns in tensors(shape):
         if rows is None:
             writer.add_tensor_info(tensor, (columns,), np.dtype(np.float32), 4 * columns)

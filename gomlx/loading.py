@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from gomlx import _gomlx, backends
 from gomlx._base import arguments, bars
 from gomlx._base.bars import Progress
-from gomlx._files import headers, memory_plan, placement
+from gomlx._files import devices, headers, memory_plan, placement
 from gomlx._files.locating import PACKAGED as PACKAGED
 from gomlx._files.locating import PACKAGED_FILE as PACKAGED_FILE
 from gomlx._files.locating import locate
@@ -88,7 +88,7 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
                     weights; adapters and training are the processor's.
     """
     check_options(context_length, kv_dtype, threads, parallel, prompt_cache, progress, backend, fits)
-    placement.check(device)
+    devices.check(device)
     backend = backend or os.environ.get("GOMLX_BACKEND") or "native"
     if backend != "native":
         own = {"context_length": context_length, "dtype": dtype, "kv_dtype": kv_dtype, "activations": activations,
@@ -167,10 +167,10 @@ def check_fit(path, strict, context_length, dtype, kv_dtype, activations, device
     try:
         if not strict and fits_by_far(path, context_length):
             return
-        budget = _gomlx._describe_device(device)["free"] if device else None
         kv_dtype = str(kv_dtype).removeprefix("mlx.core.") if kv_dtype is not None else \
             "float32" if activations == "float32" else None
-        plan = memory_plan.plan_memory(path, context=context_length, kv_dtype=kv_dtype, dtype=dtype, budget=budget)
+        plan = memory_plan.plan_memory(path, context=context_length, kv_dtype=kv_dtype, dtype=dtype,
+                                       device=devices.name_of(device))
     except (_gomlx.Error, OSError, ValueError, TypeError, NotImplementedError) as error:
         log.debug("%s: no memory plan: %s", path, error)        # what is wrong with the file, its loader says better
         return

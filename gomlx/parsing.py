@@ -16,15 +16,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gomlx._generation import call_grammars, tool_calls
+from gomlx._generation.call_pieces import CallReader
 from gomlx._generation.tool_calls import ToolCall
 
 ANSWER, REASONING, TOOL, HEADER = "answer", "reasoning", "tool", "header"
 
 
 @dataclass(frozen=True)
+class CallPiece:
+    """A piece of a call's arguments, which are JSON when all pieces are put together."""
+    index: int                                  # of the call in Parsed.tool_calls
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
 class Part:
     channel: str                                # "reasoning", "answer" or "tool"
     text: str
+    call: CallPiece | None = field(default=None, compare=False)     # what has become certain of a call's arguments
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,7 @@ class Parser:
         self._marked = False                    # any marker was seen, or the prompt ended inside a block
         self._segments = {REASONING: [], ANSWER: [[]]}     # each the pieces of its text
         self._calls = []
+        self._reader = CallReader(format.name, self._tools)    # of the call under way
         self._finished = False
         self.has_thought = False                # the prompt has reasoning that has ended
         self.holds_calls = False                # calls are what a grammar allows: a marker in a text of theirs is text
@@ -169,7 +180,8 @@ class Parser:
         parts, held = [], self._held + text
         while True:
             if self._bare and self._blank and self.state == ANSWER and held.lstrip().startswith("{"):
-                self.state, self._body, self._opening = TOOL, "", ""   # or an answer that is JSON: the end tells
+                self.state, self._body, self._opening = TOOL, "", ""
+                self._reader = CallReader(self.format.name, self._tools)   # or an answer that is JSON: the end tells
             marks = self._marks()
             found = min(((at, -len(mark), mark) for mark in marks if (at := held.find(mark)) >= 0), default=None)
             if found is None:
@@ -240,8 +252,11 @@ class Parser:
             return
         if self.state in (TOOL, HEADER):
             self._body += text
-            if self.state == TOOL and self._opening:
-                parts.append(Part(TOOL, text))
+            if self.state == TOOL:
+                piece = self._reader.feed(text)
+                call = CallPiece(len(self._calls), self._reader.name or "", piece) if piece else None
+                if self._opening or call:       # the text of a call without markers comes when it is known to be one
+                    parts.append(Part(TOOL, text if self._opening else "", call))
         else:
             self._put(self.state, text, parts)
 
@@ -261,6 +276,9 @@ class Parser:
         self.state, self._body, self._opening = state, "", opening
         self._marked = self._marked or state != ANSWER or bool(opening)
         self._trim = state in (ANSWER, REASONING)
+        if state == TOOL:
+            self._reader = CallReader(self.format.name, self._tools)
+            self._reader.feed(self._header)
         if self._trim:
             self._segments[state].append([])
 

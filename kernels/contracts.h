@@ -68,6 +68,13 @@ typedef struct {
     gm_matrix weight;
     bool turned;
     const float *bias, *residual; /* of a row, and of all of out, which it may be; or NULL */
+    /* rank 0, or a term: low [tokens, rank] = scale * x @ down.T, and out has low @ up.T added, of factors rounded too.
+     * down [rank, k] and up [rows, rank] where turned, else down [rows, rank] and up [rank, k], with low = scale * x @
+     * down. */
+    int64_t rank;
+    const float *down, *up;
+    float scale;
+    float *low;
 } gm_rounded_matmul_args;
 typedef struct { /* out [tokens, rows] = act(x @ gate.T) * (x @ up.T); n: tokens */
     void *out;

@@ -625,6 +625,7 @@ typedef struct {
     const float *left, *right, *so_far;
     const int32_t *starts; /* [sequences + 1] */
     int64_t sequences, m, k;
+    bool rounded; /* both factors, to bfloat16: k is a multiple of 16, and a sequence gives a sum from zero */
 } gm_sequence_outer_args;
 #define GM_OUTER_BLOCK 128
 /* out [n, k] = x * factor where a word is `least` or more, else 0. Words of columns 2 c and 2 c + 1 of a sequence's row
@@ -651,6 +652,12 @@ typedef struct { /* dx may be grad; weight [dim] or NULL */
     int64_t dim;
     float eps;
 } gm_rms_norm_grad_args;
+typedef gm_rms_norm_grad_args gm_layer_norm_grad_args;
+typedef struct { /* rows of dim, side by side; dx may be grad or y */
+    float *dx;
+    const float *y, *grad;
+    int64_t dim;
+} gm_softmax_grad_args;
 /* A step of Adam for one parameter: m_out = b1 * m + c1 * g, v_out = b2 * v + c2 * g**2, and out = w * shrink - rate *
  * m_out / (sqrt(v_out) * scale + eps), each operation rounded. An output may have the memory of the input of its place.
  */
@@ -738,4 +745,6 @@ const char *kernels_isa(const gm_kernels *table);
 const char *kernels_family(const gm_kernels *table);
 /* One line on what the CPU has and why this table was chosen, for `gomlx doctor`. */
 const char *kernels_reason(void);
+
+#define GM_ROUNDED_RANK 32 /* of a term beside a matrix that is rounded, at most: one tile along k */
 #endif

@@ -106,11 +106,13 @@ typedef struct {
     const int32_t *stop_ids;
     size_t n_stop_ids;
     const char *const *stop_texts;
-    size_t n_stop_texts;    /* UTF-8 */
-    int32_t top_logprobs;   /* alternatives reported with each token, at most GM_MAX_LOGPROBS */
-    bool hand_out_logits;   /* gm_stream_next returns GM_LOGITS before each token; with max_tokens 0 once, and
-                             * gm_stream_sample then ends the stream */
-    double timeout_seconds; /* from gm_stream_open on; 0: none */
+    size_t n_stop_texts;     /* UTF-8 */
+    int32_t top_logprobs;    /* alternatives reported with each token, at most GM_MAX_LOGPROBS */
+    int32_t prompt_logprobs; /* -1: none; else gm_stream_prompt_logprobs tells of the prompt, with so many alternatives
+                              * for each token; nothing of the session is reused */
+    bool hand_out_logits;    /* gm_stream_next returns GM_LOGITS before each token; with max_tokens 0 once, and
+                              * gm_stream_sample then ends the stream */
+    double timeout_seconds;  /* from gm_stream_open on; 0: none */
     gm_prefill prefill;
     /* Edits of activations, and activations for gm_stream_activation. A stream with either has passes of its own; one
      * with edits reuses nothing of its session and leaves it empty. */
@@ -125,7 +127,7 @@ typedef struct {
     size_t n_adapters;
     bool session_adapters;
 } gm_generate_options;
-void gm_generate_defaults(gm_generate_options *o); /* greedy, nothing on, max_tokens -1 */
+void gm_generate_defaults(gm_generate_options *o); /* greedy, nothing on, max_tokens and prompt_logprobs -1 */
 
 typedef enum {
     GM_FINISH_NONE,
@@ -186,6 +188,18 @@ gm_status gm_stream_logits(const gm_stream *st, gm_pending_logits *out);
 gm_status gm_stream_sample(gm_stream *st, const float *logits, const uint32_t *allowed, gm_token *token);
 /* options.activations[i] of the rows of the last pass, a copy; after a token, or GM_LOGITS. */
 gm_array *gm_stream_activation(gm_scope *scope, const gm_stream *st, size_t i);
+/* Of each token of the prompt its log probability after those before it, to the bits of gm_score, NAN for the first and
+ * for those that are not computed yet; and the n_top likeliest in its place, best first, where it has one. */
+typedef struct {
+    float *logprobs;
+    gm_logprob *top; /* [n, n_top] */
+    int64_t n;       /* 0: they were not asked for */
+    int32_t n_top;
+} gm_prompt_logprobs;
+const gm_prompt_logprobs *gm_stream_prompt_logprobs(const gm_stream *st); /* borrowed */
+/* The same as the caller's own, before the stream is freed; gm_prompt_logprobs_free frees what it holds. */
+gm_prompt_logprobs gm_stream_take_prompt_logprobs(gm_stream *st);
+void gm_prompt_logprobs_free(gm_prompt_logprobs *p);
 void gm_stream_cancel(gm_stream *st); /* from any thread; the next event is the last */
 /* Gives back the memory of its session's keys, values and states. The stream goes on later, to the same tokens: it
  * computes its ids again. GM_ESTATE while it is a member of a decoder or has logits. */

@@ -40,8 +40,27 @@ static gm_array *whole_product(gm_scope *s, const gm_whole *w, gm_array *x, gm_a
     return gm_add(s, y, for_each_row(s, w->bias, y->shape[0], w->groups, w->sum_bias));
 }
 
+/* Whether the layer has one term that is rounded with its matrix: what several terms give, those of many ranks and
+ * those that read less of x is float32. */
+static bool is_rounded_term(const gm_linear *l) {
+    return l->rounded && l->n_terms == 1 && !l->terms->keys && l->terms->a->shape[0] <= GM_ROUNDED_RANK;
+}
+
 /* What the matrix and the terms of all rows give. */
 static gm_array *product(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *bias, gm_array *residual) {
+    if (is_rounded_term(l)) {
+        const gm_low_rank *t = l->terms;
+        const gm_rounded_inputs given = {.x = x->x,
+                                         .weight = l->weight,
+                                         .bias = bias,
+                                         .residual = residual,
+                                         .a = gm_astype(s, t->a, GM_FLOAT32),
+                                         .b = gm_astype(s, t->b, GM_FLOAT32),
+                                         .sum_a = or_none(t->sum_a),
+                                         .sum_b = or_none(t->sum_b),
+                                         .starts = t->groups};
+        return gm_rounded_linear(s, &given, t->scale);
+    }
     if (l->rounded)
         return gm_rounded_matmul(s, x->x, l->weight, bias, terms_of(s, l, x->x, residual));
     return gm_packed_matmul(s, rows_for(s, l, x), l->weight, bias, terms_of(s, l, x->x, residual));

@@ -242,7 +242,7 @@ static PyMethodDef module_functions[] = {
     {"stream", FUNCTION(open_stream), FASTCALL,
      SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "
          "top_logprobs=0, processors=(), timeout=0, prefill='auto', edits=(), activations=(), profile=False, "
-         "adapters=(), mask=None, **sampling)",
+         "adapters=(), mask=None, prompt_logprobs=-1, **sampling)",
          "Generates from the ids: an iterator of Token. mask: called with the ids so far, as int32, before each token "
          "is "
          "drawn; gives the bits of those that may come, uint32 [(vocab + 31) // 32], or None for all. sampling: as in "

@@ -3,11 +3,12 @@
  *      of the one with the fewest rows left, but whoever has waited is served before long. While members decode, the
  *      bound follows from the gap that they may have and from what a row took so far. A row's values depend on its own
  *      sequence alone (kernels), so a member's tokens have the same bits whatever else is decoded.
- *  (2) The next pass begins when no member has unread logits: they live in the step until then.
- *  (3) A pass that does not finish is rolled back for every member with rows in it; they request those rows again.
  *      On a device a pass has rows of one kind, which have arithmetic of their own: those of members that decode, or
  *      those of prompts, in turn. A row is of one kind however prompts are cut.
- *  (4) A member with taps has passes of its own, in turn with those that the others share.
+ *  (2) The next pass begins when no member has unread logits: they live in the step until then.
+ *  (3) A pass that does not finish is rolled back for every member with rows in it; they request those rows again.
+ *  (4) A member with taps has passes of its own, in turn with those that the others share; so has one whose prompt is
+ *      scored, for these rows, which need logits each.
  *  (5) Steps of one row per member are cached by the members' number and adapters, so that a plan is recorded once for
  *      each. Those with adapters that no member has any more go: they would keep them alive. */
 #include "run/decoder.h"
@@ -41,6 +42,7 @@ struct gm_decoder {
     gm_step *prefill;          /* the last step with more rows than members, until decoding begins */
     bool left;                 /* a member with adapters did, since the last pass */
     bool prompt;               /* the current pass, or the last one, has rows of prompts alone, on a device */
+    bool scores;               /* the current pass has logits of each of its rows, which are one member's */
     int turn;                  /* index of the next member that may have a pass of its own */
     int64_t pass_rows;         /* of a pass, at most, but for members that decode */
     int64_t gap_ns;            /* that prompts may keep members that decode waiting; 0: any */
@@ -195,22 +197,8 @@ static int64_t rows_of(const gm_decoder *d, const gm_stream *st) {
     return d->model->device && asked > 1 && !is_prompt(d, st) ? 1 : asked;
 }
 
-static bool choose_tapped(gm_decoder *d, int64_t *rows, bool *logits) {
-    while (d->turn < d->n) {
-        gm_stream *st = d->members[d->turn++];
-        int64_t asked = st->taps ? rows_of(d, st) : 0;
-        if (asked == 0)
-            continue;
-        *rows = asked < d->pass_rows ? asked : d->pass_rows;
-        *logits = *rows == stream_pending_rows(st);
-        d->prompt = is_prompt(d, st);
-        d->in_pass[0] = st;
-        d->row_counts[0] = (int32_t)*rows;
-        d->n_in_pass = 1;
-        return true;
-    }
-    d->turn = 0;
-    return false;
+static bool has_own_pass(const gm_stream *st) {
+    return st->taps || (stream_scores_prompt(st) && stream_pending_rows(st) > 1);
 }
 
 /* Members with the same adapters come one after another. */
@@ -239,7 +227,7 @@ static bool is_in_pass(const gm_decoder *d, const gm_stream *st) {
 
 /* Whether its rows go with those of prompts: several, or, on a device, those that have their arithmetic. */
 static bool is_of_prompts(const gm_decoder *d, const gm_stream *st) {
-    return d->model->device ? is_prompt(d, st) : stream_pending_rows(st) > 1;
+    return d->model->device ? stream_pending_rows(st) > 0 && is_prompt(d, st) : stream_pending_rows(st) > 1;
 }
 /* The member whose prompt is next: the fewest rows left, less what it has waited for; NULL: there is none. */
 static gm_stream *next_prompt(const gm_decoder *d) {
@@ -248,7 +236,7 @@ static gm_stream *next_prompt(const gm_decoder *d) {
     for (int i = 0; i < d->n; i++) {
         gm_stream *st = d->members[i];
         const int64_t asked = stream_pending_rows(st), left = asked - st->waited;
-        if (asked > 0 && is_of_prompts(d, st) && !st->taps && (!best || left < least) && !is_in_pass(d, st)) {
+        if (asked > 0 && is_of_prompts(d, st) && !has_own_pass(st) && (!best || left < least) && !is_in_pass(d, st)) {
             best = st;
             least = left;
         }
@@ -278,7 +266,7 @@ static void choose_decoding(gm_decoder *d, int64_t *rows, bool *logits) {
     *logits = false;
     for (int i = 0; i < d->n; i++) {
         gm_stream *st = d->members[i];
-        if (st->taps || rows_of(d, st) != 1 || is_of_prompts(d, st))
+        if (has_own_pass(st) || rows_of(d, st) != 1 || is_of_prompts(d, st))
             continue;
         put_in_pass(d, st, 1);
         *logits |= stream_pending_rows(st) == 1;
@@ -286,9 +274,41 @@ static void choose_decoding(gm_decoder *d, int64_t *rows, bool *logits) {
     *rows = d->n_in_pass;
 }
 
+/* Of a pass of its own; where all have logits, as many as have room, and beside members that decode as fit the gap. */
+static int64_t own_rows(gm_decoder *d, const gm_stream *st, int64_t asked) {
+    int64_t most = d->pass_rows;
+    if (stream_scores_prompt(st)) {
+        const int64_t room = LOGITS_FLOATS / d->model->config.vocab;
+        d->n_in_pass = 0;
+        for (int i = 0; i < d->n; i++)
+            d->n_in_pass += d->members[i]->decodes;
+        most = prompt_rows(d);
+        most = room < 2 ? 2 : room < most ? room : most;
+    }
+    return asked < most ? asked : most;
+}
+
+static bool choose_own(gm_decoder *d, int64_t *rows, bool *logits) {
+    while (d->turn < d->n) {
+        gm_stream *st = d->members[d->turn++];
+        const int64_t asked = has_own_pass(st) ? rows_of(d, st) : 0;
+        if (asked == 0)
+            continue;
+        *rows = own_rows(d, st, asked);
+        *logits = *rows == stream_pending_rows(st);
+        d->prompt = is_prompt(d, st);
+        d->in_pass[0] = st;
+        d->row_counts[0] = (int32_t)*rows;
+        d->n_in_pass = 1;
+        return true;
+    }
+    d->turn = 0;
+    return false;
+}
+
 /* Chooses the members of the next pass and their rows; GM_END when no member has rows. */
 static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
-    if (choose_tapped(d, rows, logits))
+    if (choose_own(d, rows, logits))
         return GM_OK;
     const int64_t most = LOGITS_FLOATS / d->model->config.vocab;
     const bool prompts_alone = d->model->device && !d->prompt && next_prompt(d);
@@ -310,7 +330,7 @@ static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
     for (int i = 0; i < d->n; i++) /* a pass's rows are what it waited for */
         d->members[i]->waited += is_of_prompts(d, d->members[i]) ? d->pass_rows / 4 : 0;
     group_members(d);
-    return d->n_in_pass || choose_tapped(d, rows, logits) ? GM_OK : GM_END;
+    return d->n_in_pass || choose_own(d, rows, logits) ? GM_OK : GM_END;
 }
 
 /* The pass that was chosen. */
@@ -406,7 +426,9 @@ static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
     begin_profile(d);
     *failed = d->in_pass[d->n_in_pass - 1];
     const bool decodes = d->model->device ? !d->prompt : rows == d->n_in_pass && logits;
+    d->scores = d->n_in_pass == 1 && rows > 1 && stream_scores_prompt(d->in_pass[0]);
     GM_TRY(d->in_pass[0]->taps ? tapped_step(d)
+           : d->scores         ? prefill_step(d, STEP_ALL)
            : decodes           ? decode_step(d)
                                : prefill_step(d, logits ? STEP_LAST : STEP_NONE));
     for (int i = 0; i < d->n_in_pass; i++) {
@@ -487,8 +509,12 @@ static gm_status run_pass(gm_decoder *d, int64_t deadline) {
         measure(d, seconds * 1e9);
         if (d->profiled)
             end_profile(d);
-        for (int i = 0; i < d->n_in_pass; i++)
-            stream_commit(d->in_pass[i], d->row_counts[i], seconds, &d->pass, d->step, i);
+        for (int i = 0; i < d->n_in_pass; i++) {
+            if (stream_scores_prompt(d->in_pass[i]) && (d->scores || d->row_counts[i] == 1))
+                stream_score_prompt(d->in_pass[i], d->row_counts[i], d->step, i);
+            stream_commit(d->in_pass[i], d->row_counts[i], seconds, &d->pass, d->step,
+                          d->scores ? d->row_counts[i] - 1 : i);
+        }
         return GM_OK;
     }
 }

@@ -68,7 +68,7 @@ static gm_status release_text(gm_stream *st, bool end, bool *stopped) {
 
 /* ---- streams ---- */
 void gm_generate_defaults(gm_generate_options *o) {
-    *o = (gm_generate_options){.max_tokens = -1};
+    *o = (gm_generate_options){.max_tokens = -1, .prompt_logprobs = -1};
     gm_sampling_defaults(&o->sampling);
 }
 
@@ -84,6 +84,11 @@ static gm_status check_options(const gm_generate_options *o, int64_t vocab) {
         return gm_fail(GM_EVALUE, "generate: the timeout is %g s, expected 0 (none) or more", o->timeout_seconds);
     if (o->top_logprobs < 0 || o->top_logprobs > GM_MAX_LOGPROBS)
         return gm_fail(GM_EVALUE, "generate: top_logprobs is %d, expected 0 to %d", o->top_logprobs, GM_MAX_LOGPROBS);
+    if (o->prompt_logprobs < -1 || o->prompt_logprobs > GM_MAX_LOGPROBS)
+        return gm_fail(GM_EVALUE, "generate: prompt_logprobs is %d, expected -1 (none) to %d", o->prompt_logprobs,
+                       GM_MAX_LOGPROBS);
+    if (o->prompt_logprobs >= 0 && (o->n_edits || o->n_activations))
+        return gm_fail(GM_EVALUE, "generate: prompt_logprobs together with edits or activations: expected one of them");
     return GM_OK;
 }
 
@@ -146,11 +151,27 @@ static gm_status check_prompt(const gm_model *m, const int32_t *prompt, int64_t 
     return GM_OK;
 }
 
+static gm_status start_scores(gm_stream *st, int64_t n, int64_t k) {
+    gm_prompt_logprobs *p = &st->prompt;
+    if (k < 0)
+        return GM_OK;
+    p->n_top = (int32_t)(k < st->session->model->config.vocab ? k : st->session->model->config.vocab);
+    p->logprobs = memory_array((size_t)n, sizeof *p->logprobs);
+    p->top = memory_array((size_t)(n * p->n_top) + 1, sizeof *p->top);
+    if (!p->logprobs || !p->top)
+        return GM_ENOMEM;
+    p->n = n;
+    for (int64_t i = 0; i < n; i++)
+        p->logprobs[i] = NAN;
+    return GM_OK;
+}
+
 /* How many ids of the prompt are in the session's cache. The last one is computed again: its logits are needed. */
 static int64_t count_shared(const gm_stream *st, const int32_t *prompt, int64_t n) {
     const gm_session *s = st->session;
     int64_t shared = 0;
-    while (!is_edited(st) && shared < s->length && shared < n - 1 && s->ids[shared] == prompt[shared])
+    while (!is_edited(st) && st->prompt.n == 0 && shared < s->length && shared < n - 1 &&
+           s->ids[shared] == prompt[shared])
         shared++;
     return shared;
 }
@@ -177,6 +198,7 @@ static gm_status start(gm_stream *st, gm_tokenizer *t, const int32_t *prompt, in
         GM_TRY(gm_detokenizer_new(t, true, false, &st->detokenizer));
         GM_TRY(read_prompt(st->detokenizer, prompt, (size_t)n));
     }
+    GM_TRY(start_scores(st, n, o->prompt_logprobs));
     const int64_t shared = count_shared(st, prompt, n);
     GM_TRY(session_put_ids(s, shared, prompt + shared, n - shared));
     st->max_tokens = o->max_tokens;
@@ -233,8 +255,23 @@ void stream_free(gm_stream *st) {
     memory_free(st->held.text);
     memory_free(st->out.text);
     memory_free(st->top);
+    gm_prompt_logprobs_free(&st->prompt);
     atomic_store(&st->session->busy, false);
     memory_free(st);
+}
+
+void gm_prompt_logprobs_free(gm_prompt_logprobs *p) {
+    memory_free(p->logprobs);
+    memory_free(p->top);
+    *p = (gm_prompt_logprobs){.logprobs = NULL};
+}
+
+const gm_prompt_logprobs *gm_stream_prompt_logprobs(const gm_stream *st) { return &st->prompt; }
+
+gm_prompt_logprobs gm_stream_take_prompt_logprobs(gm_stream *st) {
+    const gm_prompt_logprobs taken = st->prompt;
+    st->prompt = (gm_prompt_logprobs){.logprobs = NULL};
+    return taken;
 }
 
 void gm_stream_cancel(gm_stream *st) { atomic_store(&st->cancelled, true); }
@@ -280,6 +317,22 @@ gm_status stream_prepare(gm_stream *st, int64_t rows, const int32_t **tokens, in
 
 bool stream_is_over(const gm_stream *st) {
     return atomic_load(&st->cancelled) || (st->deadline && clock_ns() >= st->deadline);
+}
+
+bool stream_scores_prompt(const gm_stream *st) { return st->prompt.n > 0 && !st->decodes; }
+
+void stream_score_prompt(gm_stream *st, int64_t rows, const gm_step *step, int64_t row) {
+    const int64_t vocab = st->session->model->config.vocab;
+    gm_prompt_logprobs *p = &st->prompt;
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t next = st->session->length + r + 1;
+        if (next >= p->n)
+            return;
+        const float *logits = step_logits(step) + (row + r) * vocab, sum = step_logsumexp(step)[row + r];
+        p->logprobs[next] = logits[st->sampler.history[next]] - sum;
+        if (p->n_top)
+            sampler_likeliest(logits, vocab, sum, p->top + next * p->n_top, p->n_top);
+    }
 }
 
 static void account(gm_stream *st, double seconds) {

@@ -48,8 +48,9 @@ struct gm_stream {
     int32_t token; /* sampled last */
     gm_logprob *top;
     int32_t n_top;
-    bool decodes;  /* the prompt has been computed */
-    bool hand_out; /* logits are given out before each token */
+    gm_prompt_logprobs prompt; /* n 0: nobody asked */
+    bool decodes;              /* the prompt has been computed */
+    bool hand_out;             /* logits are given out before each token */
     gm_prefill prefill;
     gm_taps *taps;    /* activations that it reads and edits, or NULL */
     gm_step *own;     /* of a stream with taps: the step of its last pass, */
@@ -82,6 +83,11 @@ void stream_commit(gm_stream *st, int64_t rows, double seconds, const gm_phase_p
                    int64_t row);
 /* A pass with rows of it did not finish. */
 void stream_rollback(gm_stream *st);
+/* Whether rows of its prompt are to be scored: passes that have several need logits of all of them. */
+bool stream_scores_prompt(const gm_stream *st);
+/* Rows of the prompt are computed, but not committed yet: row `row` of the step's logits and those after it are theirs.
+ */
+void stream_score_prompt(gm_stream *st, int64_t rows, const gm_step *step, int64_t row);
 /* Cancelled or out of time: nothing more is to be computed. */
 bool stream_is_over(const gm_stream *st);
 void stream_begin_event(gm_stream *st, gm_token *token); /* an event without a token and without text */

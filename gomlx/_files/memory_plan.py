@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gomlx import _gomlx
 from gomlx._base import arguments, machine, notebook
-from gomlx._files import locating
+from gomlx._files import devices, locating
 
 if TYPE_CHECKING:
     from gomlx._generation.options import Float, KvDtype
@@ -68,6 +68,7 @@ class MemoryPlan:
     budget_bytes: int
     budget_from: str
     layers: list[Layer] = field(repr=False)
+    device: str = "cpu"                         # "cuda:i": all of it is on that GPU
 
     def remaining(self, prompt_tokens: int) -> int:
         """The tokens that the context leaves after a prompt."""
@@ -89,7 +90,7 @@ class MemoryPlan:
 
 def plan_memory(path: str | os.PathLike[str] | None = None, *, context: int | None = None,
                 kv_dtype: KvDtype | None = None, dtype: Float | None = None, batch: int = 1,
-                budget: int | None = None) -> MemoryPlan:
+                budget: int | None = None, device: str | None = None) -> MemoryPlan:
     """What loading and running a model takes, from its headers alone.
 
     path        as in gomlx.load: a name of the hub is fetched first
@@ -99,8 +100,13 @@ def plan_memory(path: str | os.PathLike[str] | None = None, *, context: int | No
     dtype       of weights that are not quantised, as in gomlx.load; None as in the file
     batch       sequences at once
     budget      bytes; None is the memory that is available now, cgroup limits included, less what loaded models will
-                take before their second pass
+                take before their second pass, or what is free on the GPU
+    device      where the model would be: "cpu", which None is too, "cuda" or "cuda:N"; a ValueError or gomlx.Error
+                says why a GPU cannot be used. "auto" is of load alone: it makes these plans itself
     """
+    devices.check(device)
+    if device == "auto":
+        raise ValueError("device: got 'auto', expected 'cpu', 'cuda' or 'cuda:N': a plan is of one device")
     for name, value, choices in (("kv_dtype", kv_dtype, KV_BYTES), ("dtype", dtype, FLOATS)):
         if value is not None:
             arguments.one_of(name, value, choices)
@@ -111,7 +117,9 @@ def plan_memory(path: str | os.PathLike[str] | None = None, *, context: int | No
     path = locating.locate(path, name="path")
     known = _gomlx.describe(path, dtype=dtype, kv_dtype=kv_dtype)
     layers = layers_of(known)
-    available, source = (budget, "given") if budget is not None else available_memory()
+    number = 0 if device in (None, "cpu") else devices.opened(device)
+    available, source = (budget, "given") if budget is not None else \
+        devices.free_memory(number) if number else available_memory()
     ceiling, kv_dtype = known["context_length"], known["kv_dtype"]
     weights, working = known["weight_bytes"], known["working_bytes"]
 
@@ -131,7 +139,8 @@ def plan_memory(path: str | os.PathLike[str] | None = None, *, context: int | No
         path, fits, reason(fits, chosen, ceiling, batch, weights, working, sequence(chosen), available, source,
                            kv_dtype),
         chosen, ceiling, batch, max_batch, kv_dtype, weights, batch * sequence(chosen), per_token,
-        sum(CACHE["states"] * layer.state_bytes for layer in layers), working, total(chosen), available, source, layers)
+        sum(CACHE["states"] * layer.state_bytes for layer in layers), working, total(chosen), available, source, layers,
+        devices.name_of(number))
 
 
 def auto_context(total, available, ceiling):

@@ -2,36 +2,19 @@
 from __future__ import annotations
 
 import logging
-import re
 
 from gomlx import _gomlx
-from gomlx._base import arguments
-from gomlx._files import memory_plan
+from gomlx._files import devices, memory_plan
 
 log = logging.getLogger("gomlx")
 
 SHARE = 0.9                     # of a GPU's free memory, that a model and its caches may take by themselves
 LEAST_BYTES = 64 << 20          # of weights: smaller models are faster on the processor
-NAME = re.compile(r"(?:cuda|gpu)(?::(\d{1,4}))?", re.ASCII)
-
-
-def check(device: object) -> None:
-    """ValueError unless it is None, "auto", "cpu", "cuda" or "cuda:N"; TypeError unless None or text."""
-    if device is None:
-        return
-    arguments.text("device", device, "\"auto\", \"cpu\", \"cuda\" or \"cuda:N\"")
-    if device not in ("auto", "cpu") and not NAME.fullmatch(device):
-        raise ValueError(f"device: got {device!r}, expected 'auto', 'cpu', 'cuda' or 'cuda:N'")
-
-
-def name_of(number: int) -> str:
-    """0: "cpu"; 1 + i: "cuda:i"."""
-    return f"cuda:{number - 1}" if number else "cpu"
 
 
 def described(number: int, why: str) -> dict[str, str]:
     """What model.info["placement"] says."""
-    said = {"device": name_of(number), "why": why}
+    said = {"device": devices.name_of(number), "why": why}
     return {**said, "device_name": _gomlx._describe_device(number)["device_name"]} if number else said
 
 
@@ -42,16 +25,9 @@ def choose(device: str | None, path: str, *, context_length: int | None, dtype: 
     if device is None or device == "cpu":
         return 0, "the default" if device is None else "as asked for"
     if device != "auto":
-        index = int(NAME.fullmatch(device)[1] or 0)
-        count, why = _gomlx._device_count()
-        if count == 0:
-            raise ValueError(f"device: there is no GPU that can be used: {why}")
-        if index >= count:
-            raise ValueError(f"device: there is no {device}: there are {count}, counted from 0")
-        _gomlx._open_device(index + 1)
-        return index + 1, "as asked for"
+        return devices.opened(device), "as asked for"
     number, why = _automatic(path, context_length, dtype, kv_dtype)
-    log.info("%s is placed on %s: %s", path, name_of(number), why)
+    log.info("%s is placed on %s: %s", path, devices.name_of(number), why)
     return number, why
 
 
@@ -60,8 +36,7 @@ def _automatic(path, context_length, dtype, kv_dtype):
     if count == 0:
         return 0, why
     try:
-        _gomlx._open_device(1)
-        free = _gomlx._describe_device(1)["free"]
+        number, free = devices.roomiest(count)
         plan = memory_plan.plan_memory(path, context=context_length, dtype=dtype, kv_dtype=kv_dtype,
                                        budget=int(SHARE * free))
     except (_gomlx.Error, OSError, ValueError, TypeError, NotImplementedError) as error:
@@ -71,6 +46,8 @@ def _automatic(path, context_length, dtype, kv_dtype):
     needed = (f"weights, working memory and a cache of {plan.context} tokens take "
               f"{memory_plan.size(plan.total_bytes)}")
     room = f"{SHARE:.0%} of the GPU's {memory_plan.size(free)} of free memory, {memory_plan.size(int(SHARE * free))}"
+    if count > 1:
+        room += f" ({devices.name_of(number)} of {count} GPUs, by free memory)"
     if plan.context > plan.context_ceiling:
         return 0, plan.why
-    return (1, f"{needed}, within {room}") if plan.fits else (0, f"{needed}, more than {room}")
+    return (number, f"{needed}, within {room}") if plan.fits else (0, f"{needed}, more than {room}")

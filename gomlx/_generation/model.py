@@ -123,6 +123,9 @@ class Model(Adaptable, Inspectable):
         stop_ids            ids that end the stream, besides those of model.info["stop_ids"]
         ignore_eos          the model's own stop ids end nothing
         top_logprobs        how many of the likeliest tokens are reported with each token, up to 256
+        prompt_logprobs     the log probability of each token of the prompt, and so many of the likeliest in its place,
+                            up to 256, are in the result, to the bits of score(); the prompt is then computed whole,
+                            whatever a session or the prompt cache has of it. None: not
         logits_processors   callables f(ids, logits), called for each token before any bias, penalty or sampler: ids is
                             an int32 memoryview of prompt and output, logits a writable float32 memoryview [vocab] that
                             numpy.asarray takes without a copy, valid during the call. What f returns, when it is not
@@ -205,14 +208,16 @@ class Model(Adaptable, Inspectable):
         follower = self._follower(options, parser, len(ids))
         own = None                      # a prompt that was steered is not kept for later ones
         if options.session is None:
-            own = begin or (self._engine.new_session() if edits else self._fresh_session(ids, shares))
+            fresh = edits or options.prompt_logprobs is not None
+            own = begin or (self._engine.new_session() if fresh else self._fresh_session(ids, shares))
         try:
             stream = _gomlx.stream(
                 options.session or own, self.tokenizer, ids, seed=seed, min_tokens=options.min_tokens,
                 max_tokens=-1 if options.max_tokens is None else options.max_tokens, stop_ids=self._ends_of(options),
                 stop_texts=options.stop, top_logprobs=options.top_logprobs, processors=processors, timeout=timeout,
                 prefill=prefill, edits=edits, activations=prober.activations if prober else (), profile=options.profile,
-                adapters=shares, mask=follower, **sampling)
+                adapters=shares, mask=follower,
+                prompt_logprobs=-1 if options.prompt_logprobs is None else options.prompt_logprobs, **sampling)
         except BaseException:
             if own is not None:
                 own.close()

@@ -93,6 +93,7 @@ class CommonOptions(SamplingFields, total=False):
     stop_ids: Sequence[int]
     ignore_eos: bool
     top_logprobs: int
+    prompt_logprobs: int | None
     logits_processors: Sequence[Callable[[memoryview, memoryview], Any]]
     session: Session | None
     append: bool
@@ -201,6 +202,7 @@ class GenerationOptions:
     stop_ids: Sequence[int] = checked((), arguments.token_ids)
     ignore_eos: bool = checked(False, arguments.flag)
     top_logprobs: int = checked(0, arguments.integer, 0, MAX_LOGPROBS)
+    prompt_logprobs: int | None = checked(None, arguments.integer, 0, MAX_LOGPROBS)
     logits_processors: Sequence[Callable[[memoryview, memoryview], Any]] = checked((), arguments.functions)
     session: Session | None = checked(None, instance, Session, "a gomlx.Session")
     append: bool = checked(False, arguments.flag)

@@ -7,9 +7,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -83,10 +85,10 @@ class Request(TokenStream):
         self._made.take(token)
         self._put((token, list(self._made.parts)))
 
-    def _finish(self, finish_reason="cancelled", error=None):
-        """Makes its result, and returns what _tell() says."""
+    def _finish(self, finish_reason="cancelled", error=None, later=None):
+        """Makes its result, and returns what _tell() says. later: as of Generation.close()."""
         try:
-            self._made.close(finish_reason, error)
+            self._made.close(finish_reason, error, later)
         except BaseException as raised:         # a parser's or a type's, while the result was made
             error = error or contained(raised)
             self._made = Generation(None, 0, None, [])
@@ -187,6 +189,11 @@ class Request(TokenStream):
             yield from self._parts
 
     @property
+    def prompt_scores(self) -> tuple[list[float | None], list[tuple[tuple[int, float], ...]]] | None:
+        """prompt_logprobs and prompt_top_logprobs of the result to be, from the first token on; None: not asked for."""
+        return self._made.prompt_scores
+
+    @property
     def queue_seconds(self) -> float | None:
         """How long it waited until its prompt was begun; None while it waits."""
         return None if self._admitted is None else self._admitted - self._submitted
@@ -205,6 +212,37 @@ def contained(error: BaseException) -> Exception:
 def wake(future):
     if not future.done():
         future.set_result(None)
+
+
+class Bell:
+    """What the scheduler's thread sleeps on: it holds nothing else then, so that a scheduler that nobody has any more
+    goes, and its thread with it."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._rung = False
+
+    def ring(self) -> None:
+        with self._news:
+            self._rung = True
+            self._news.notify()
+
+    def wait(self, seconds: float | None) -> None:
+        """Until it rings or has rung since the last time; for `seconds` at most."""
+        with self._news:
+            self._news.wait_for(lambda: self._rung, seconds)
+            self._rung = False
+
+
+def serve(reference: weakref.ref[Scheduler], bell: Bell) -> None:
+    """The thread: turns of a scheduler until it is closed or gone."""
+    while (scheduler := reference()) is not None:
+        seconds = scheduler._next_turn()
+        del scheduler
+        if seconds < 0:
+            return
+        if seconds > 0:
+            bell.wait(None if seconds == math.inf else seconds)
 
 
 class Scheduler:
@@ -231,17 +269,21 @@ class Scheduler:
         if gap_ms is not None:
             self._decoder.limit(rows=0, gap_ms=arguments.seconds("gap_ms", gap_ms))
         self._position_bytes = int(model.info["kv_bytes_per_token"])
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
+        self._bell = Bell()
         self._waiting: list[Request] = []       # a heap
         self._live: dict[Any, Request] = {}     # the engine's stream -> its request
         self._preempted: list[Request] = []     # opened, without a cache
+        self._left: list[Callable[[], None]] = []   # give back what those had who left during the pass
         self._numbers = itertools.count()
         self._closing = False
         self._process = os.getpid()
         self._deadline: float | None = None     # of close(grace)
         self._counts = dict.fromkeys(("requests", "finished", "cancelled", "failed", "preempted", "refused",
                                       "prompt_tokens", "cached_tokens", "generated_tokens"), 0)
-        self._thread = threading.Thread(target=self._serve, name="gomlx scheduler", daemon=True)
+        self._thread = threading.Thread(target=serve, args=(weakref.ref(self), self._bell), name="gomlx scheduler",
+                                        daemon=True)
+        weakref.finalize(self, self._bell.ring).atexit = False
         self._thread.start()
 
     def _check_process(self):
@@ -277,6 +319,7 @@ class Scheduler:
             model._open(prompt, options, deadline, ids=ids, begin=model._engine.new_session()).close()
         self._check_room(len(ids))
         shares = model._shares(options.adapter)
+        alone = options.steer or options.prompt_logprobs is not None
         opener = partial(model._open, prompt, options, deadline, ids=ids)
         with self._lock:
             if self._closing:
@@ -285,11 +328,11 @@ class Scheduler:
                 self._counts["refused"] += 1
                 raise QueueFull(f"{len(self._waiting)} requests wait and {len(self._live)} are computed; the queue has "
                                 f"room for {self._queue}")
-            request = Request(self, opener, ids, None if options.steer else model._uses(shares),
+            request = Request(self, opener, ids, None if alone else model._uses(shares),
                               priority, deadline, next(self._numbers))
             self._counts["requests"] += 1
             heapq.heappush(self._waiting, request)
-            self._lock.notify()
+        self._bell.ring()
         return request
 
     def _free(self):
@@ -332,7 +375,7 @@ class Scheduler:
         with self._lock:
             self._closing = True
             self._deadline = None if grace is None else time.monotonic() + (grace and arguments.seconds("grace", grace))
-            self._lock.notify()
+        self._bell.ring()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -347,39 +390,39 @@ class Scheduler:
 
     # ---- the thread ----
     def _wake(self):
-        with self._lock:
-            self._lock.notify()
+        self._bell.ring()
 
-    def _serve(self):
+    def _next_turn(self):
+        """A turn, and the seconds that the thread may sleep then, at most; less than none: all is done."""
         try:
-            while self._turn():
-                pass
+            return self._turn()
         except BaseException as error:
             self._fail_all(error if isinstance(error, Exception) else RuntimeError(f"the scheduler ended: {error!r}"))
             raise
 
     def _turn(self):
-        """One forward pass, or a part of it, and what it gives; False when all is done."""
+        """One forward pass, or a part of it, and what it gives; returns as _next_turn()."""
         self._drop_over()
         if not self._decoder.running:
+            while self._left:
+                self._left.pop()()
             self._make_room()
             self._admit()
         events = self._decoder.events()
         for stream, event in events or ():
             self._give(stream, event)
+        if self._decoder.running:
+            for request in [one for one in self._live.values() if one._cancelled]:
+                self._end(request, later=self._left)
         if events is None:                      # the decoder has none of those that are computed any more
             for request in list(self._live.values()):
                 self._end(request, error=ValueError("the model was closed while the scheduler served it"))
         with self._lock:
             if self._live:
-                return True
+                return 0
             if not self._waiting and not self._preempted:
-                if self._closing:
-                    return False
-                self._lock.wait()
-            elif events is None:
-                self._lock.wait(WAKE_SECONDS)
-        return True
+                return -1 if self._closing else math.inf
+            return WAKE_SECONDS if events is None else 0
 
     def _give(self, stream, event):
         request = self._live.get(stream)
@@ -396,9 +439,10 @@ class Scheduler:
         if request._made.result is not None:
             self._end(request)
 
-    def _end(self, request, finish_reason="cancelled", error=None):
-        """Takes it out, counts it, and tells its readers then: who has read a stream finds it counted."""
-        last = request._finish(finish_reason, error)
+    def _end(self, request, finish_reason="cancelled", error=None, later=None):
+        """Takes it out, counts it, and tells its readers then: who has read a stream finds it counted. later: as of
+        Generation.close()."""
+        last = request._finish(finish_reason, error, later)
         result = request._made.result
         kind = "failed" if result.error is not None else \
             "cancelled" if result.finish_reason == "cancelled" else "finished"

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from gomlx import _gomlx
@@ -37,6 +38,10 @@ class Result:
     logprobs: list[float]       # of each token, in the model's own distribution
     # Of each token: (id, logprob) of the likeliest, if top_logprobs was given.
     top_logprobs: list[tuple[tuple[int, float], ...]]
+    # prompt_logprobs: of each token of the prompt, and as many of the likeliest as were asked for; None and () for the
+    # first, and for those that were not computed
+    prompt_logprobs: list[float | None] | None = None
+    prompt_top_logprobs: list[tuple[tuple[int, float], ...]] | None = None
     reasoning: str | None = None        # what came between the markers of reasoning; None: there were none
     answer: str = ""                    # the text without reasoning, calls of tools and their markup
     tool_calls: list[ToolCall] = field(default_factory=list)    # one that could not be read has an error and its text
@@ -97,11 +102,14 @@ class Generation:
         self._ids = []
         self._logprobs = []
         self._top_logprobs = []
+        self.prompt_scores = None               # (log probabilities, likeliest) of the prompt, from the first token on
         self._started = time.monotonic()
 
     def take(self, token):
         if self._prober is not None:
             self._prober.take(token)
+        if not self._texts:
+            self.prompt_scores = self.stream.prompt_logprobs()
         self._texts.append(token.text)
         self.parts = self.reader.feed(token.id, token.text) if self.reader else [Part("answer", token.text)]
         if token.id >= 0:
@@ -113,24 +121,27 @@ class Generation:
         elif self._follower is not None and token.id >= 0:
             self._follower.took(token.id)
 
-    def close(self, finish_reason="cancelled", error=None):
-        """Ends the generation and makes its result."""
+    def close(self, finish_reason="cancelled", error=None, later=None):
+        """Ends the generation and makes its result. later: a list for what gives its memory back, where a forward pass
+        with rows of it goes on meanwhile; None: that is done now."""
         if self.result is not None:
             return
         stats = NO_STATS
         if self.stream is not None:
-            self.stream.close()
+            if later is None:
+                self.stream.close()
             stats = self.stream.stats()
+            self.prompt_scores = self.prompt_scores or self.stream.prompt_logprobs()
         text = "".join(self._texts)
         parsed = Parsed(None, text, [])
         if self.reader is not None:
             self.parts += self.reader.parser.finish()
             parsed = self.reader.parser.parsed
         outcome = self._outcome(finish_reason, error, bool(parsed.tool_calls))
-        if self.session is not None and self._keep is not None and error is None:   # all that may fail comes before
-            self._keep(self.session, self._ids)
-        elif self.session is not None:
-            self.session.close()
+        if later is None:                       # all that may fail comes before
+            self._release(keeps=error is None)
+        else:
+            later.append(partial(self._release, keeps=False))
         self.result = Result(
             text=text, tokens=self._ids, finish_reason="error" if error is not None else finish_reason,
             prompt_tokens=stats["prompt_tokens"], cached_tokens=stats["cached_tokens"],
@@ -142,8 +153,17 @@ class Generation:
             total_seconds=time.monotonic() - self._started, peak_memory_bytes=stats.get("peak_memory_bytes", 0),
             active_memory_bytes=_gomlx._processor_memory()[0],
             prefill_difference=self._prefill_difference,
+            **dict(zip(("prompt_logprobs", "prompt_top_logprobs"), self.prompt_scores or (), strict=False)),
             profile=self.stream.profile() if self.stream is not None else None,
             **vars(parsed), **outcome)
+
+    def _release(self, keeps):
+        if self.stream is not None:
+            self.stream.close()
+        if self.session is not None and self._keep is not None and keeps:
+            self._keep(self.session, self._ids)
+        elif self.session is not None:
+            self.session.close()
 
     def _outcome(self, finish_reason, error, has_calls):
         """What the answer is under its constraint, as fields of Result."""

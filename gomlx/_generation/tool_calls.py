@@ -253,6 +253,9 @@ def gemma_value(text, at, depth):
         raise Unreadable(f"{token!r:.40} at {at} is not a value") from None
 
 
+GEMMA_KEY = re.compile(r'(?:<\|"\|>(.*?)<\|"\|>|([^:,{}\[\]]+)):', re.S)
+
+
 def gemma_items(text, at, close, depth):
     values, found = {}, []
     while True:
@@ -260,7 +263,7 @@ def gemma_items(text, at, close, depth):
         if text[at:at + 1] == close and not found:
             return (values if close == "}" else found), at + 1
         if close == "}":
-            key = re.compile(r'(?:<\|"\|>(.*?)<\|"\|>|([^:,{}\[\]]+)):', re.S).match(text, at)
+            key = GEMMA_KEY.match(text, at)
             if key is None:
                 raise Unreadable(f"expected a key at {at}, got {text[at:at + 20]!r}")
             at = key.end()

@@ -23,6 +23,7 @@ def add(commands):
                                   "gomlx plan -m org/name:Q4_K_M --budget 8GB --batch 4"])
     made.add_argument("--context", type=int, metavar="N", help="tokens of a sequence (default: what fits)")
     made.add_argument("--kv-dtype", choices=tuple(memory_plan.KV_BYTES), help="of the KV cache")
+    made.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1: where it would be (default: cpu)")
     made.add_argument("--dtype", choices=memory_plan.FLOATS, help="of weights that are not quantised")
     made.add_argument("--batch", type=int, default=1, metavar="N", help="sequences at once")
     made.add_argument("--budget", type=byte_count, metavar="BYTES", help="such as 8GB or 512MiB (default: what is "
@@ -71,7 +72,7 @@ def plan(args):
     if args.model is None:
         say(f"using {locating.PACKAGED}, the model in the package")
     made = gomlx.plan_memory(args.model, context=args.context, kv_dtype=args.kv_dtype, dtype=args.dtype,
-                             batch=args.batch, budget=args.budget)
+                             batch=args.batch, budget=args.budget, device=args.device)
     values = dataclasses.asdict(made)
     if args.json:
         print_json(values)

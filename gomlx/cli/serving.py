@@ -63,6 +63,7 @@ FLAGS = [
     ("request-timeout", float, None, "SECONDS", "of a request at most"),
     ("max-body-bytes", size, 4 << 20, "BYTES", "of a request"),
     ("keep-responses", int, 256, "N", "of /v1/responses, kept for previous_response_id; 0 refuses it"),
+    ("keep-responses-bytes", size, 64 << 20, "BYTES", "of these, their conversations and all"),
     ("grace", float, 30.0, "SECONDS", "for running requests to end after a signal"),
     ("cors", list, (), "ORIGIN", "a page's origin that may call; may be given several times"),
     ("any-model-name", bool, False, None, "a name that no model has means the first one"),
@@ -100,7 +101,7 @@ def serve(args):
     keys = keys_of(given)
     app = gomlx.serve.app({}, keys=keys, log_prompts=given["log_requests"], cors=tuple(given["cors"]), **{
         name: given[name] for name in ("max_streams", "kv_bytes", "queue", "gap_ms", "request_timeout",
-                                       "max_body_bytes", "keep_responses", "any_model_name")})
+                                       "max_body_bytes", "keep_responses", "keep_responses_bytes", "any_model_name")})
     with logged(given["json_logs"]):
         return gomlx.serve.run(app, lambda: {name: load(args, given, path) for name, path in models.items()},
                                given["host"], given["port"], given["grace"],

@@ -36,6 +36,7 @@ def app(models: Model | Mapping[str, Model], **settings: Any) -> Application:
     request_timeout     seconds of a request at most; None: no bound
     max_body_bytes      of a request
     keep_responses      of /v1/responses, how many are kept for previous_response_id; 0 refuses it
+    keep_responses_bytes    of these, at most, conversations and all
     any_model_name      a name that no model has means the first one
     keys                texts of which a client must show one; (): none is asked for
     cors                origins whose pages may call
@@ -102,8 +103,8 @@ class Application:
         async def run(request: Request) -> Any:
             try:
                 made = answer(request)
-            except Refused as error:
-                return refusal(request, error)
+            except Exception as error:
+                return refusal(request, refused(error))
             return made if isinstance(made, Response) else as_json(made)
         return run
 

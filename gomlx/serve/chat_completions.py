@@ -14,6 +14,7 @@ from gomlx._generation.streams import Result
 from gomlx.parsing import ANSWER, REASONING
 from gomlx.schema import UnsupportedSchema
 from gomlx.serve import conversation, fields
+from gomlx.serve.calls import Calls
 from gomlx.serve.errors import Refused
 from gomlx.serve.fields import Fields, flag, integer, mapping, one_of, text
 from gomlx.serve.jobs import Arrived, Job
@@ -106,6 +107,7 @@ class Voice:
         head = {"id": self._id, "object": "chat.completion.chunk", "created": self._created,
                 "model": job.served.name, "system_fingerprint": None}
         self._head = dumps(head)[:-1]           # the same in each chunk, so it is written once
+        self._calls = [Calls() for _ in job.streams]
         self._unsaid: list[list[dict[str, Any]]] = [[] for _ in job.streams]     # log probabilities without a text yet
 
     def _chunk(self, index, delta, logprobs="null", reason="null", more=""):
@@ -134,23 +136,31 @@ class Voice:
             pieces.append(self._chunk(index, delta, "null" if said else logprobs))
         if said:
             pieces.append(self._chunk(index, '{"content":' + dumps(said) + "}", logprobs))
+        for _, parts in tokens:
+            for part in parts:
+                if part.call is not None:
+                    pieces.append(self._called(index, *self._calls[index].piece(part.call), part.call.arguments))
         return b"".join(pieces)
 
     def ended(self, index: int, result: Result) -> bytes:
-        calls, lost = calls_of(result)
+        calls = self._calls[index]
+        rest, lost = calls.rest(result)
         pieces = []
         if lost:                                # what looked like a call and was none is a part of the answer
             pieces.append(self._chunk(index, dumps({"content": lost})))
-        for i, one in enumerate(calls):
-            function = one["function"]
-            start = one | {"index": i, "function": {"name": function["name"], "arguments": ""}}
-            pieces.append(self._chunk(index, dumps({"tool_calls": [start]})))
-            rest = {"index": i, "function": {"arguments": function["arguments"]}}
-            pieces.append(self._chunk(index, dumps({"tool_calls": [rest]})))
+        pieces += [self._called(index, one, True, "".join(one.pieces)) for one in rest]
         logprobs = dumps({"content": self._unsaid[index], "refusal": None}) if self._unsaid[index] else "null"
         pieces.append(self._chunk(index, "{}", logprobs, dumps(reason_of(result, calls)),
                                   ',"gomlx":' + dumps(own(self._job, index))))
         return b"".join(pieces)
+
+    def _called(self, index, call, is_new, arguments):
+        """A piece of a call's arguments; a new one's name and id come before."""
+        rest = {"index": call.at, "function": {"arguments": arguments}}
+        made = self._chunk(index, dumps({"tool_calls": [rest]}))
+        if not is_new:
+            return made
+        return self._chunk(index, dumps({"tool_calls": [{"index": call.at} | call.as_openai("")]})) + made
 
     def end(self) -> bytes:
         return done(self._head, self._usage() if self._with_usage else None)
@@ -184,11 +194,9 @@ class Voice:
 
 def calls_of(result: Result) -> tuple[list[dict[str, Any]], str]:
     """(the calls of tools that could be read, the text of those that could not)."""
-    usable = [one for one in result.tool_calls if one.name is not None and one.arguments is not None]
-    lost = [one.raw for one in result.tool_calls if one.name is None or one.arguments is None]
-    return [{"id": identifier("call"), "type": "function",
-             "function": {"name": one.name, "arguments": dumps(one.arguments)}} for one in usable], "\n".join(lost)
+    calls, lost = Calls().rest(result)
+    return [one.as_openai() for one in calls], lost
 
 
-def reason_of(result: Result, calls: list[dict[str, Any]]) -> str:
+def reason_of(result: Result, calls: Calls | list[dict[str, Any]]) -> str:
     return "tool_calls" if calls and result.finish_reason == "stop" else REASONS.get(result.finish_reason, "stop")

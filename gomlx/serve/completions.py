@@ -1,17 +1,16 @@
 """POST /v1/completions: texts or token ids are continued, and scored with echo and logprobs."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 
-import gomlx.core as mx
-from gomlx._generation.model import Model, draw_seed
+from gomlx._generation.model import draw_seed
+from gomlx._generation.scheduler import Request as Stream
 from gomlx._generation.streams import Result
 from gomlx.serve import fields
-from gomlx.serve.errors import Refused, refused
+from gomlx.serve.errors import Refused
 from gomlx.serve.fields import Fields, flag, integer, mapping, text
 from gomlx.serve.jobs import Arrived, Job
 from gomlx.serve.openai import REASONS, counted, identifier, needs, now, own, piece_of, samples
@@ -19,7 +18,6 @@ from gomlx.serve.sse import EventStream, data, done, dumps, encoded
 from gomlx.serve.state import State
 
 MAX_TOKENS = 16                 # OpenAI's default
-ROWS = 256                      # positions whose logits are looked at together
 
 
 def prompts(name: str, value: Any) -> list[Any]:
@@ -59,17 +57,12 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
     options |= {"top_logprobs": found.get("logprobs", 0), "priority": found.get("priority", 0),
                 "timeout": state.settings.request_timeout}
     seeds = samples(n, options.pop("seed", draw_seed()))
+    if found.get("echo"):
+        options["prompt_logprobs"] = found.get("logprobs")
     job = await Job.begun(state, request, served, [
         partial(served.scheduler.generate, prompt, **options | {"seed": seed})
         for prompt in found["prompt"] for seed in seeds])
-    echoes = None
-    if found.get("echo"):
-        try:
-            echoes = await state.in_turn(partial(Echo.several, served.model, job, n, found.get("logprobs")))
-        except BaseException as error:
-            job.cancel()
-            raise refused(error) from error
-    voice = Voice(job, found, n, bool(streaming.get("include_usage")), echoes)
+    voice = Voice(job, found, n, bool(streaming.get("include_usage")))
     if found.get("stream"):
         return EventStream(job, voice)
     return voice.whole(await job.read(request.receive))
@@ -78,41 +71,20 @@ async def answer(state: State, request: Request, body: dict[str, Any]) -> Any:
 class Echo:
     """A prompt as a part of its completion: its text, and with logprobs the numbers of model.score."""
 
-    def __init__(self, model: Model, ids: Sequence[int], top: int | None) -> None:
-        self.text = model.decode(ids, skip_special_tokens=False)
-        self.tokens, self.logprobs, self.top = list(ids), [], []
-        if top is not None:
-            self.logprobs = list(model.score(ids).logprobs)
-            self.top = [None, *likeliest(model, ids, top)]
-
-    @classmethod
-    def several(cls, model: Model, job: Job, n: int, top: int | None) -> list[Echo]:
-        """Of each stream of the job; the n samples of a prompt have the same one."""
-        return [one for stream in job.streams[::n] for one in [cls(model, stream.prompt_ids, top)] * n]
-
-
-def likeliest(model: Model, ids: Sequence[int], k: int) -> list[list[tuple[int, float]]]:
-    """After each of the ids but the last, the k likeliest ones with their log probabilities."""
-    if k == 0 or len(ids) < 2:
-        return [[] for _ in ids[1:]]
-    found = []
-    logits = model.logits(ids)
-    for start in range(0, len(ids) - 1, ROWS):
-        rows = logits[start:min(start + ROWS, len(ids) - 1)]
-        rows = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
-        order = mx.argsort(-rows, axis=-1)[:, :k]
-        values = mx.take_along_axis(rows, order, axis=-1)
-        found += [list(zip(*pair, strict=True)) for pair in zip(order.tolist(), values.tolist(), strict=True)]
-    return found
+    def __init__(self, tokenizer: Any, stream: Stream) -> None:
+        self.text = tokenizer.decode(stream.prompt_ids, skip_special_tokens=False)
+        self.tokens, (self.logprobs, top) = list(stream.prompt_ids), stream.prompt_scores or ([], [])
+        self.top = [None, *top[1:]] if top else []
 
 
 class Voice:
     """A job in the words of completions."""
 
-    def __init__(self, job: Job, found: dict[str, Any], n: int, with_usage: bool, echoes: list[Echo] | None) -> None:
+    def __init__(self, job: Job, found: dict[str, Any], n: int, with_usage: bool) -> None:
         self._job, self._tokenizer, self._n = job, job.served.model.tokenizer, n
         self._id, self._created, self._with_usage = identifier("cmpl"), now(), with_usage
-        self._top, self._echoes = found.get("logprobs"), echoes
+        self._top, self._echoes = found.get("logprobs"), found.get("echo", False)
+        self._silent = [self._echoes] * len(job.streams)     # whose prompt was not echoed yet
         self._head = dumps({"id": self._id, "object": "text_completion", "created": self._created,
                             "model": job.served.name})[:-1]
         self._at = [0] * len(job.streams)       # characters so far
@@ -124,21 +96,24 @@ class Voice:
                        f'"finish_reason":{reason}{more}}}]{usage}}}\n\n')
 
     def begin(self) -> bytes:
-        if self._echoes is None:
+        """Without log probabilities, which the first token comes with, prompts are echoed at once."""
+        return b"".join([self._echoed(i) for i in range(len(self._job.streams))]) if self._top is None else b""
+
+    def _echoed(self, index):
+        """The prompt in a chunk, once."""
+        if not self._silent[index]:
             return b""
-        pieces = []
-        for i, echo in enumerate(self._echoes):
-            logprobs = self._logprobs(i, echo.tokens, echo.logprobs, echo.top) if self._top is not None else None
-            pieces.append(self._chunk(i, echo.text, dumps(logprobs)))
-        return b"".join(pieces)
+        self._silent[index] = False
+        echo = Echo(self._tokenizer, self._job.streams[index])
+        logprobs = self._logprobs(index, echo.tokens, echo.logprobs, echo.top) if self._top is not None else None
+        return self._chunk(index, echo.text, dumps(logprobs))
 
     def arrived(self, index: int, tokens: Arrived) -> bytes:
         said = "".join([one.text for one, _ in tokens])
         if self._top is not None:
             self._unsaid[index] += [one for one, _ in tokens if one.id >= 0]
-        if not said:
-            return b""
-        return self._chunk(index, said, dumps(self._said(index)))
+        echoed = self._echoed(index)
+        return echoed + self._chunk(index, said, dumps(self._said(index))) if said else echoed
 
     def _said(self, index):
         if self._top is None:
@@ -158,9 +133,10 @@ class Voice:
                                                            for i, value in reversed(top)} for top in tops]}
 
     def ended(self, index: int, result: Result) -> bytes:
-        return self._chunk(index, "", dumps(self._said(index) if self._unsaid[index] else None),
-                           dumps(REASONS.get(result.finish_reason, "stop")),
-                           ',"gomlx":' + dumps(own(self._job, index)))
+        return self._echoed(index) + self._chunk(
+            index, "", dumps(self._said(index) if self._unsaid[index] else None),
+            dumps(REASONS.get(result.finish_reason, "stop")),
+            ',"gomlx":' + dumps(own(self._job, index)))
 
     def end(self) -> bytes:
         return done(self._head, self._usage() if self._with_usage else None)
@@ -181,8 +157,8 @@ class Voice:
     def _choice(self, index, result):
         ids, logprobs = list(result.tokens), list(result.logprobs)
         tops, said = list(result.top_logprobs or [()] * len(ids)), result.text
-        if self._echoes is not None:
-            echo = self._echoes[index]
+        if self._echoes:
+            echo = Echo(self._tokenizer, self._job.streams[index])
             ids, logprobs, tops = echo.tokens + ids, echo.logprobs + logprobs, echo.top + tops
             said = echo.text + said
         return {"index": index, "text": said, "finish_reason": REASONS.get(result.finish_reason, "stop"),

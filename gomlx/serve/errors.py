@@ -2,12 +2,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import os
+import traceback
+from contextvars import ContextVar
 from typing import Any
 
 from gomlx import _gomlx
 from gomlx._generation.scheduler import QueueFull
 from gomlx.schema import UnsupportedSchema
 
+log = logging.getLogger("gomlx.serve")
+NUMBER: ContextVar[str] = ContextVar("the number of the request that is answered", default="")
+SAID = 200                      # characters of an error's message in the log
 RETRY_SECONDS = 1
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error",
          405: "invalid_request_error", 408: "invalid_request_error", 413: "request_too_large", 429: "rate_limit_error",
@@ -34,7 +42,7 @@ class Refused(Exception):
 
 
 def refused(error: BaseException) -> Refused:
-    """What an exception of the library is to a client."""
+    """What an exception of the library is to a client; one that is nobody's fault but ours has a line in the log."""
     if isinstance(error, Refused):
         return error
     said = " ".join(str(error).split()) or type(error).__name__
@@ -50,7 +58,16 @@ def refused(error: BaseException) -> Refused:
         return Refused(400, said)
     if isinstance(error, MemoryError):                  # a prompt that kv_bytes never has room for, or no memory now
         return Refused(400 if "kv_bytes" in said else 503, said, code="out_of_memory")
+    log_failure(error, said)
     return Refused(500, said, code="internal_error")
+
+
+def log_failure(error: BaseException, said: str) -> None:
+    """One line: the request's number, the error and where it was raised, without the request's body."""
+    at = traceback.extract_tb(error.__traceback__)
+    entry = {"id": NUMBER.get(), "error": f"{type(error).__name__}: {said:.{SAID}}",
+             "at": [f"{os.path.basename(one.filename)}:{one.lineno} {one.name}" for one in at]}
+    log.error("%s", " ".join(f"{name}={json.dumps(value)}" for name, value in entry.items()), extra={"entry": entry})
 
 
 def draining() -> Refused:

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gomlx.serve.errors import Refused
+from gomlx.serve.errors import NUMBER, Refused, refused
 from gomlx.serve.sse import dumps, encoded
 from gomlx.serve.state import State
 
@@ -32,6 +32,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         started, status, number = time.monotonic(), 0, secrets.token_hex(8)
+        NUMBER.set(number)
 
         async def told(message: Message) -> None:
             nonlocal status
@@ -49,6 +50,11 @@ class Gate:
                                                   code="invalid_api_key"))
             else:
                 await self._app(scope, receive, told)
+        except Exception as error:
+            if status:                          # of what has begun nothing can be taken back: the connection ends
+                refused(error)
+                raise
+            await refuse(scope, told, refused(error))
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
             self._state.metrics.requests.labels(path, str(status)).inc()

@@ -12,12 +12,13 @@ from gomlx._generation.model import draw_seed
 from gomlx._generation.streams import Result
 from gomlx.parsing import ANSWER, REASONING
 from gomlx.serve import conversation, fields
+from gomlx.serve.calls import Calls
 from gomlx.serve.chat_completions import calls_of, submitted
 from gomlx.serve.errors import Refused, refused
 from gomlx.serve.fields import Fields, anything, flag, integer, mapping, number, one_of, text
 from gomlx.serve.jobs import Arrived, Job
 from gomlx.serve.openai import needs, own
-from gomlx.serve.sse import EventStream, dumps, event
+from gomlx.serve.sse import EventStream, event
 from gomlx.serve.state import State
 from gomlx.serve.tool_options import tool_options
 
@@ -168,7 +169,7 @@ async def count(state: State, request: Request, body: dict[str, Any]) -> dict[st
         raise refused(error) from error
 
 
-def reason_of(result: Result, calls: list[Any]) -> tuple[str, str | None]:
+def reason_of(result: Result, calls: Calls | list[Any]) -> tuple[str, str | None]:
     """(stop_reason, stop_sequence)."""
     if calls and result.finish_reason == "stop":
         return "tool_use", None
@@ -183,6 +184,7 @@ class Voice:
     def __init__(self, job: Job) -> None:
         self._job, self._id = job, "msg_" + secrets.token_hex(12)
         self._count = -1                        # of blocks, less one
+        self._calls = Calls()
         self._open: str | None = None           # the kind of the block under way
 
     def _message(self, **more):
@@ -200,6 +202,8 @@ class Voice:
             for part in parts:
                 if part.channel in (ANSWER, REASONING) and part.text:
                     pieces.append(self._said(part.channel, part.text))
+                elif part.call is not None:
+                    pieces.append(self._called(*self._calls.piece(part.call), part.call.arguments))
         return b"".join(pieces)
 
     def _said(self, channel, said):
@@ -208,6 +212,12 @@ class Voice:
             kind, {"type": "text", "text": ""} if kind == "text" else
             {"type": "thinking", "thinking": "", "signature": ""})
         return start + self._delta({"type": kind + "_delta", kind: said})
+
+    def _called(self, call, is_new, arguments):
+        """A piece of a call's arguments, in a block of its own."""
+        start = self._close() + self._start("tool_use", {"type": "tool_use", "id": call.id, "name": call.name,
+                                                         "input": {}}) if is_new else b""
+        return start + self._delta({"type": "input_json_delta", "partial_json": arguments})
 
     def _start(self, kind, block):
         self._count, self._open = self._count + 1, kind
@@ -224,13 +234,11 @@ class Voice:
         return signed + event({"type": "content_block_stop", "index": self._count})
 
     def ended(self, index: int, result: Result) -> bytes:
-        calls, lost = calls_of(result)
+        rest, lost = self._calls.rest(result)
         pieces = [self._said(ANSWER, lost)] if lost else []
-        for block in tool_uses(calls):
-            pieces += [self._close(), self._start("tool_use", block | {"input": {}}),
-                       self._delta({"type": "input_json_delta", "partial_json": dumps(block["input"])})]
+        pieces += [self._called(one, True, "".join(one.pieces)) for one in rest]
         pieces.append(self._close())
-        reason, stop = reason_of(result, calls)
+        reason, stop = reason_of(result, self._calls)
         pieces.append(event({"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": stop},
                              "usage": usage(result), "gomlx": own(self._job, 0)}))
         return b"".join(pieces)

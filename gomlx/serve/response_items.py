@@ -99,7 +99,7 @@ def part(said: str, logprobs: list[Any]) -> dict[str, Any]:
 
 def function_call(number: str, call: dict[str, Any], status: str = "completed") -> dict[str, Any]:
     return {"type": "function_call", "id": "fc_" + number, "call_id": call["id"], "name": call["function"]["name"],
-            "arguments": call["function"]["arguments"] if status == "completed" else "", "status": status}
+            "arguments": call["function"]["arguments"] if status != "in_progress" else "", "status": status}
 
 
 def logprobs_of(tokenizer: Any, result: Result) -> list[dict[str, Any]]:

@@ -11,14 +11,15 @@ from starlette.requests import Request
 
 from gomlx._generation.model import draw_seed
 from gomlx._generation.streams import Result
-from gomlx.parsing import ANSWER, REASONING
+from gomlx.parsing import ANSWER, REASONING, TOOL
 from gomlx.serve import conversation, fields, response_items
-from gomlx.serve.chat_completions import calls_of, submitted
+from gomlx.serve.calls import Calls
+from gomlx.serve.chat_completions import submitted
 from gomlx.serve.errors import Refused
 from gomlx.serve.fields import Fields, anything, flag, integer, mapping, one_of, text
 from gomlx.serve.jobs import Arrived, Job
 from gomlx.serve.openai import needs, own
-from gomlx.serve.sse import EventStream, event
+from gomlx.serve.sse import EventStream, dumps, event
 from gomlx.serve.state import State
 from gomlx.serve.tool_options import tool_options
 
@@ -89,7 +90,7 @@ def get(state: State, request: Request) -> dict[str, Any]:
 def delete(state: State, request: Request) -> dict[str, Any]:
     name = request.path_params["name"]
     kept(state, name)
-    del state.responses[name]
+    state.responses.drop(name)
     return {"id": name, "object": "response", "deleted": True}
 
 
@@ -104,6 +105,8 @@ class Voice:
         self._events = 0
         self._output: list[dict[str, Any]] = []  # items that are complete
         self._open: str | None = None           # the channel of the item under way
+        self._calls = Calls()
+        self._call: Any = None                  # the one under way
         self._texts: list[str] = []             # of that item
         self._told: list[Any] = []              # log probabilities of the answer so far
         self._unsaid: list[Any] = []
@@ -138,7 +141,7 @@ class Voice:
     # ---- items under way ----
     @property
     def _place(self):
-        kind = {ANSWER: "msg_", REASONING: "rs_"}[self._open]
+        kind = {ANSWER: "msg_", REASONING: "rs_", TOOL: "fc_"}[self._open]
         return {"item_id": f"{kind}{self._name}", "output_index": len(self._output), "content_index": 0}
 
     @property
@@ -154,6 +157,8 @@ class Voice:
             for part in parts:
                 if part.channel in (ANSWER, REASONING) and part.text:
                     pieces.append(self._said(part.channel, part.text))
+                elif part.call is not None:
+                    pieces.append(self._called(*self._calls.piece(part.call), part.call.arguments))
         return b"".join(pieces)
 
     def _said(self, channel, said):
@@ -164,6 +169,20 @@ class Voice:
         told, self._unsaid = self._unsaid, []
         self._told += told
         return start + self._event("output_text.delta", **self._place, delta=said, logprobs=told)
+
+    def _called(self, call, is_new, arguments):
+        """A piece of a call's arguments, in an item of its own."""
+        start = b""
+        if is_new:
+            start = self._close()
+            self._open, self._call = TOOL, call
+            start += self._event("output_item.added", output_index=len(self._output), item=response_items.function_call(
+                self._name, call.as_openai(""), "in_progress"))
+        return start + self._event("function_call_arguments.delta", **self._call_place, delta=arguments)
+
+    @property
+    def _call_place(self):
+        return {name: value for name, value in self._place.items() if name != "content_index"}
 
     def _start(self, channel):
         self._open, self._texts = channel, []
@@ -179,6 +198,12 @@ class Voice:
     def _close(self, status="completed"):
         if self._open is None:
             return b""
+        if self._open == TOOL:
+            item = response_items.function_call(self._name, self._call.as_openai(), status)
+            done = self._event("function_call_arguments.done", **self._call_place, arguments=item["arguments"],
+                               name=item["name"])
+            self._open = None
+            return done + self._done(item)
         said = "".join(self._texts)
         if self._open == REASONING:
             done = self._event("reasoning_text.done", **self._place, text=said)
@@ -198,21 +223,16 @@ class Voice:
         return made
 
     def ended(self, index: int, result: Result) -> bytes:
-        calls, lost = calls_of(result)
+        rest, lost = self._calls.rest(result)
         pieces = [self._said(ANSWER, lost)] if lost else []
-        if not pieces and self._open is None and not calls and not self._output:
+        if not pieces and self._open is None and not self._calls and not self._output:
             pieces.append(self._start(ANSWER))          # an empty answer is one
         self._told += self._unsaid
-        pieces.append(self._close("completed" if result.finish_reason == "stop" else "incomplete"))
-        for call in calls:
-            item = response_items.function_call(self._name, call)
-            place = {"output_index": len(self._output)}
-            pieces.append(self._event("output_item.added", **place,
-                                      item=response_items.function_call(self._name, call, "in_progress")))
-            place["item_id"] = item["id"]
-            pieces += [self._event("function_call_arguments.delta", **place, delta=item["arguments"]),
-                       self._event("function_call_arguments.done", **place, arguments=item["arguments"],
-                                   name=item["name"]), self._done(item)]
+        status = "completed" if result.finish_reason == "stop" else "incomplete"
+        pieces.append(self._close(status if not rest else "completed"))
+        for one in rest:
+            pieces.append(self._called(one, True, "".join(one.pieces)))
+        pieces.append(self._close())
         return b"".join(pieces)
 
     def end(self) -> bytes:
@@ -239,10 +259,10 @@ class Voice:
         if not made["store"] or state.settings.keep_responses == 0:
             return
         turn = response_items.messages("output", [
-            {name: value for name, value in one.items() if name != "encrypted_content"} for one in made["output"]])
-        state.responses[made["id"]] = made, self._history + turn
-        while len(state.responses) > state.settings.keep_responses:
-            state.responses.popitem(last=False)
+            {name: value for name, value in one.items() if name != "encrypted_content"} for one in made["output"]
+            if one["type"] != "function_call" or one["status"] == "completed"])
+        history = self._history + turn
+        state.responses.keep(made["id"], (made, history), len(dumps(made)) + len(dumps(history)))
 
     def whole(self, result: Result) -> dict[str, Any]:
         logprobs = response_items.logprobs_of(self._tokenizer, result) if self._with_logprobs else []

@@ -16,24 +16,59 @@ from gomlx._generation.model import Model
 from gomlx.serve.application import Application
 
 log = logging.getLogger("gomlx.serve")
-HEADER_SECONDS = 15             # for the first request of a connection to come
-CONNECTIONS = 4096              # open at a time; uvicorn answers others with 503
+HEAD_SECONDS = 15               # for the head of a request to come
+HEAD_BYTES = 1 << 16            # of it
+UNREAD_BYTES = 1 << 26          # of a body that was refused before it came, until the connection ends
+CONNECTIONS = 1 << 14           # open at a time; uvicorn answers others with 503
 
 
-class Patient(AutoHTTPProtocol):  # type: ignore[valid-type,misc]
-    """The protocol that uvicorn takes, which closes connections whose first request does not come."""
+class Patience:
+    """What an HTTP protocol of uvicorn needs so that slow clients end: a request's head has HEAD_SECONDS from its first
+    byte on, or from the connection's beginning, and HEAD_BYTES. uvicorn itself closes kept connections that are silent,
+    and h11 alone bounds heads."""
+    _late: asyncio.TimerHandle | None = None
+    _head = 0                                   # bytes that came since the last request was complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
-        self._late = asyncio.get_running_loop().call_later(HEADER_SECONDS, self._close_if_silent)
+        super().connection_made(transport)      # type: ignore[misc]
+        self._wait()
 
-    def _close_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        answered = before is None or before.response_complete
+        reads = before is not None and before.more_body     # its body comes, be it that nobody wants it any more
+        if answered:
+            self._wait()
+        super().data_received(data)             # type: ignore[misc]
+        if self.cycle is not before:
+            self._stop_waiting()
+            self._head = 0
+        elif answered or not reads:
+            self._head += len(data)
+            if self._head > (UNREAD_BYTES if reads else HEAD_BYTES) and not self.transport.is_closing():
+                self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._late.cancel()
-        super().connection_lost(exc)
+        self._stop_waiting()
+        super().connection_lost(exc)            # type: ignore[misc]
+
+    def _wait(self) -> None:
+        if self._late is None:
+            self._late = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._is_late)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _is_late(self) -> None:
+        self._late = None
+        if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
+            self.transport.close()
+
+
+class Patient(Patience, AutoHTTPProtocol):  # type: ignore[valid-type,misc]
+    """With httptools where it is installed, else with h11."""
 
 
 class Server(uvicorn.Server):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from starlette.types import Receive, Scope, Send
 
 from gomlx._generation.streams import Result
-from gomlx.serve.errors import Refused
+from gomlx.serve.errors import Refused, refused
 from gomlx.serve.jobs import Arrived, Job
 
 COMMENT = b": still here\n\n"
@@ -79,8 +79,10 @@ class EventStream:
                 if piece:
                     await self._send(send, piece)
             last = voice.end()
-        except Refused as error:
-            last = voice.failed(error)
+        except OSError:                         # the client's: it went away
+            raise
+        except Exception as error:
+            last = voice.failed(refused(error))
         await send({"type": "http.response.body", "body": b"" if job.left else last, "more_body": False})
 
     async def _send(self, send, piece):

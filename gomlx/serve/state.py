@@ -27,6 +27,7 @@ class Settings:
     request_timeout: float | None = None        # seconds of a request at most; None: no bound
     max_body_bytes: int = 4 << 20
     keep_responses: int = 256                   # of /v1/responses, for previous_response_id; 0 refuses it
+    keep_responses_bytes: int = 64 << 20        # of these, their conversations and all
     any_model_name: bool = False                # a name that no model has means the first one
     keys: tuple[str, ...] = ()                  # of clients; (): none is asked for
     cors: tuple[str, ...] = ()                  # origins whose pages may call
@@ -45,6 +46,30 @@ class Served:
                                          queue=settings.queue, gap_ms=settings.gap_ms)
 
 
+class Kept:
+    """The last responses by their ids: `most` of them, and `bytes` at most."""
+
+    def __init__(self, most: int, bytes: int) -> None:
+        self._most, self._room = most, bytes
+        self._found: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+
+    def keep(self, name: str, value: Any, size: int) -> None:
+        """The oldest go for it. One that is larger than all the room is not kept."""
+        self._found[name] = value, size
+        self._room -= size
+        while self._found and (len(self._found) > self._most or self._room < 0):
+            self.drop(next(iter(self._found)))
+
+    def drop(self, name: str) -> None:
+        self._room += self._found.pop(name)[1]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def __getitem__(self, name: str) -> Any:
+        return self._found[name][0]
+
+
 @dataclass
 class State:
     settings: Settings
@@ -58,7 +83,10 @@ class State:
     # Scores and embeds: what takes long, and takes turns with the schedulers' passes.
     scorer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "gomlx scores"))
     scoring: int = 0                            # calls that the scorer has or that wait for it
-    responses: OrderedDict[str, Any] = field(default_factory=OrderedDict)
+    responses: Kept = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.responses = Kept(self.settings.keep_responses, self.settings.keep_responses_bytes)
 
     def add(self, models: Mapping[str, Model]) -> None:
         for name, model in models.items():
@@ -88,8 +116,13 @@ class State:
             raise Refused(429, f"{self.scoring} requests are scored or wait for it; the queue has room for "
                           f"{self.settings.queue}", code="queue_full")
         self.scoring += 1
+        future = asyncio.get_running_loop().run_in_executor(self.scorer, function)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.scorer, function)
+            return await future
+        except asyncio.CancelledError:
+            if self.draining and future.cancelled():
+                raise draining() from None
+            raise
         finally:
             self.scoring -= 1
 
@@ -99,5 +132,5 @@ class State:
         end = None if grace is None else time.monotonic() + grace
         for served in self.models.values():
             served.scheduler.close(None if end is None else max(end - time.monotonic(), 0))
-        self.pool.shutdown(wait=False)
-        self.scorer.shutdown(wait=False)
+        self.scorer.shutdown(cancel_futures=True)       # what it computes needs its model
+        self.pool.shutdown()

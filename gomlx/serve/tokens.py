@@ -54,7 +54,7 @@ async def detokenize(state: State, request: Request, body: dict[str, Any]) -> di
     needs(found, "tokens")
     size = served.model.vocab_size
     for one in found["tokens"]:
-        if not isinstance(one, int) or not 0 <= one < size:
+        if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < size:
             raise fields.wrong("tokens", one, f"token ids from 0 to {size - 1}")
     try:
         said = await state.in_thread(partial(served.model.decode, found["tokens"]))

@@ -192,10 +192,37 @@ static int64_t rounded_share(const gm_recorder *r, int64_t width, int64_t tokens
     return shares > 1 ? kernels_tiles(kernels_tiles(tokens, shares), lines) * lines : tokens;
 }
 
-/* x [n, k] as tiles, between fences. */
-static bool rounded_x(gm_recorder *r, const float *x, int64_t x_row, int64_t n, int64_t k, uint16_t *tiles) {
-    const gm_rounded_rows_args a = {tiles, x, x_row, n, k};
+/* x [n, k] as tiles, between fences, and what it is times the term's first matrix from row `row` of its k on. */
+static bool rounded_x(gm_recorder *r, const gm_rounded_low *low, const float *x, int64_t x_row, int64_t n, int64_t k,
+                      uint16_t *tiles) {
+    const gm_rounded_rows_args a = {tiles, x, x_row, n, k, *low};
     return LAUNCH(r, rounded_rows, &a, kernels_tiles(n, GM_TILE_LINES), grain_for(GM_TILE_LINES * k), 0);
+}
+
+/* A small matrix as tiles. */
+static bool rounded_small(gm_recorder *r, uint16_t *out, const float *x, int64_t lines, int64_t k, bool turned) {
+    const gm_rounded_matrix_args a = {out, x, turned ? lines : k, turned ? k : lines, turned};
+    return LAUNCH(r, rounded_matrix, &a, kernels_tiles(lines, GM_TILE_LINES), 1, LAUNCH_PART);
+}
+
+/* The term's matrices as tiles, where there is a term, and where its rows go. */
+static bool rounded_term(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t n, gm_rounded_low *low,
+                         const uint16_t **up) {
+    const int64_t width = a->turned ? a->weight.rows : a->weight.k, depth = a->turned ? a->weight.k : a->weight.rows;
+    const size_t rows = (size_t)(kernels_tiles(n, GM_TILE_LINES) * GM_TILE_LINES);
+    uint16_t *first, *second;
+    *low = (gm_rounded_low){.rank = a->rank, .scale = a->scale};
+    *up = NULL;
+    if (a->rank == 0) return true;
+    low->down_lines = kernels_tiles(depth, GM_TILE_K) * GM_TILE_ITEMS;
+    low->sums = r->workspace(r, rows * GM_ROUNDED_RANK * sizeof(float));
+    low->tiles = low->sums ? r->workspace(r, (size_t)kernels_rounded_bytes(n, a->rank)) : NULL;
+    first = low->tiles ? r->workspace(r, (size_t)kernels_rounded_bytes(a->rank, depth)) : NULL;
+    second = first ? r->workspace(r, (size_t)kernels_rounded_bytes(width, a->rank)) : NULL;
+    low->down = first;
+    *up = second;
+    return second && rounded_small(r, first, a->down, a->rank, depth, a->turned) &&
+           rounded_small(r, second, a->up, width, a->rank, a->turned) && (r->fence(r), true);
 }
 
 bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t n) {
@@ -209,11 +236,17 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
                                     .turned = a->turned,
                                     .unpack = r->kernels->rounded_unpack};
     uint16_t *tiles = r->workspace(r, (size_t)kernels_rounded_bytes(n, depth));
+    const uint16_t *up;
+    gm_rounded_low low;
     void *memory;
+    if (!rounded_term(r, a, n, &low, &up)) return false;
     if (!tiles || !slab_workspace(r, w, slab, &memory) || !launch_workspaces(r, GM_ROUNDED_WORKSPACE, &part.workspaces))
         return false;
     part.x = tiles;
-    if (a->turned && !rounded_x(r, a->x, w->k, n, w->k, tiles)) return false;
+    if (a->turned) {
+        low.out = a->low;
+        if (!rounded_x(r, &low, a->x, w->k, n, w->k, tiles)) return false;
+    }
     for (int64_t row = 0; row < w->rows; row += slab) {
         const int64_t across = a->turned ? row : 0;
         part.rows = w->rows - row < slab ? w->rows - row : slab;
@@ -222,8 +255,16 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
         part.bias = a->bias ? a->bias + across : NULL;
         part.residual = a->residual ? a->residual + across : NULL;
         part.share = rounded_share(r, a->turned ? part.rows : width, n);
+        part.up = up ? up + across / GM_TILE_LINES * GM_TILE_ITEMS : NULL;
+        part.low = low.tiles && (a->turned || row + slab >= w->rows) ? low.tiles : NULL;
         r->fence(r);
-        if (!a->turned && !rounded_x(r, a->x + row, w->rows, n, part.rows, tiles)) return false;
+        if (!a->turned) {
+            gm_rounded_low of = low;
+            of.down += up ? row / GM_TILE_K * GM_TILE_ITEMS : 0;
+            of.add = row > 0;
+            of.out = part.low ? a->low : NULL;
+            if (!rounded_x(r, &of, a->x + row, w->rows, n, part.rows, tiles)) return false;
+        }
         if (!slab_pack(r, w, row, part.rows, memory, &part.weight)) return false;
         r->fence(r);
         const int64_t blocks = kernels_tiles(a->turned ? part.rows : width, GM_ROUNDED_COLUMNS);

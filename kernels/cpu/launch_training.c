@@ -88,5 +88,6 @@ bool cpu_sequence_delta_grad(gm_recorder *r, const gm_sequence_delta_grad_args *
 }
 
 bool cpu_sequence_outer(gm_recorder *r, const gm_sequence_outer_args *a, int64_t n) {
-    return LAUNCH(r, sequence_outer, a, (n + GM_OUTER_BLOCK - 1) / GM_OUTER_BLOCK, 1, 0);
+    const int64_t blocks = (n + GM_OUTER_BLOCK - 1) / GM_OUTER_BLOCK;
+    return a->rounded ? LAUNCH(r, rounded_outer, a, blocks, 1, 0) : LAUNCH(r, sequence_outer, a, blocks, 1, 0);
 }

@@ -230,11 +230,31 @@ static inline int64_t kernels_tiles(int64_t n, int64_t of) { return (n + of - 1)
 static inline int64_t kernels_rounded_bytes(int64_t rows, int64_t k) {
     return kernels_tiles(rows, GM_TILE_LINES) * kernels_tiles(k, GM_TILE_K) * GM_TILE_ITEMS * 2;
 }
+/* What rows of x are times `down`, tiles of its k; rank 0: nothing. They are added up in `sums`, float32
+ * [rows][GM_ROUNDED_RANK], from what it has (add) or from zero; out: they are whole, and go, times the scale, to out
+ * [rows][rank] and to a tile for each 16 rows. */
+typedef struct {
+    int64_t rank;
+    const uint16_t *down;
+    int64_t down_lines; /* items from 16 ranks to the next */
+    float *sums, *out;
+    uint16_t *tiles;
+    float scale;
+    bool add;
+} gm_rounded_low;
 typedef struct { /* out: for each 16 rows of x their tiles along k */
     uint16_t *out;
     const float *x;
     int64_t x_row, rows, k;
+    gm_rounded_low low;
 } gm_rounded_rows_args;
+/* A float32 matrix as tiles as of packed ones. turned: its rows are the lines and its columns k, else the reverse. */
+typedef struct {
+    uint16_t *out; /* for each 16 lines their tiles along k */
+    const float *x;
+    int64_t rows, columns;
+    bool turned;
+} gm_rounded_matrix_args;
 /* Rows [row, row + rows) and columns [column, column + columns) of the matrix as a slab of tiles, for each 16 lines of
  * the side that is not k GM_ROUNDED_K / GM_TILE_K of them. turned: k are the columns, else the rows. Both begin with a
  * whole tile, and rows and columns with a block of the format; there are GM_ROUNDED_K of k and GM_ROUNDED_COLUMNS of
@@ -258,6 +278,7 @@ typedef struct {
     int64_t rows, k, tokens, share;
     bool turned, onto;
     const float *bias, *residual; /* as in the contract */
+    const uint16_t *low, *up;     /* of the term: a tile for each 16 rows, and for each 16 columns of out; or NULL */
     gm_kernel unpack;             /* rounded_unpack */
     gm_workspaces workspaces;
 } gm_rounded_product_args;

@@ -287,8 +287,14 @@ typedef struct {
 } cuda_convolution_args;
 typedef struct { gm_sdpa_args sdpa; } cuda_sdpa_args;
 
-/* ---- training: that of the contract, which holds no pointer to memory of the host ---- */
-typedef gm_rms_norm_grad_args cuda_rms_norm_grad_args;
+/* ---- training ---- */
+typedef struct { /* rows of float32; x of norms, or what a softmax gave; lines: all in groups of 16 bytes */
+    float *dx;
+    const float *x, *weight, *grad;
+    int64_t rows, dim;
+    float eps;
+    bool lines;
+} cuda_row_grad_args;
 #define CUDA_ADAM_EACH 4096 /* elements of a block */
 typedef struct {
     gm_adam_part arrays;

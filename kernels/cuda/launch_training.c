@@ -1,11 +1,33 @@
-/* launch_training.c - the gradient of RMS norm; steps of Adam. */
+/* launch_training.c - gradients of norms and softmax; steps of Adam. */
 #include "cuda/launch.h"
 
+/* Kernels for short rows, by warps, then for long ones. */
+static void start_row_grad(cuda_kernel kernel, cuda_row_grad_args p) {
+    const bool by_warps = p.dim <= 32 * CUDA_ROW_SHORT;
+    p.lines = p.dim % 4 == 0 && is_aligned(p.dx, 16) && is_aligned(p.x, 16) && is_aligned(p.grad, 16) &&
+              is_aligned(p.weight, 16);
+    if (by_warps) cuda_start(kernel, blocks_of(p.rows, CUDA_THREADS / 32), CUDA_THREADS, 0, &p);
+    else cuda_start((cuda_kernel)(kernel + 1), p.rows, CUDA_THREADS, 0, &p);
+}
+static cuda_row_grad_args norm_grad_of(const gm_rms_norm_grad_args *a, int64_t rows) {
+    return (cuda_row_grad_args){a->dx, a->x, a->weight, a->grad, rows, a->dim, a->eps, false};
+}
 static void launch_rms_norm_grad(const void *args, int64_t begin, int64_t end) {
     (void)begin;
-    cuda_start(CUDA_rms_norm_grad, end, CUDA_THREADS, 0, args);
+    start_row_grad(CUDA_rms_norm_grad_short, norm_grad_of(args, end));
 }
 CUDA_CONTRACT(rms_norm_grad)
+static void launch_layer_norm_grad(const void *args, int64_t begin, int64_t end) {
+    (void)begin;
+    start_row_grad(CUDA_layer_norm_grad_short, norm_grad_of(args, end));
+}
+CUDA_CONTRACT(layer_norm_grad)
+static void launch_softmax_grad(const void *args, int64_t begin, int64_t end) {
+    const gm_softmax_grad_args *a = args;
+    (void)begin;
+    start_row_grad(CUDA_softmax_grad_short, (cuda_row_grad_args){a->dx, a->y, NULL, a->grad, end, a->dim, 0, false});
+}
+CUDA_CONTRACT(softmax_grad)
 
 /* end: blocks */
 static void launch_adam(const void *args, int64_t begin, int64_t end) {

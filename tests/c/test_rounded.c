@@ -149,7 +149,8 @@ static void check_product(const matrix *m, bool turned, int64_t tokens, int64_t 
         bias[i] = random_float();
     for (int64_t i = 0; i < tokens * width; i++)
         residual[i] = random_float(), out[i] = NAN;
-    t->rounded_rows(&(gm_rounded_rows_args){tiles, x, depth, tokens, depth}, 0, kernels_tiles(tokens, GM_TILE_LINES));
+    t->rounded_rows(&(gm_rounded_rows_args){tiles, x, depth, tokens, depth, {0}}, 0,
+                    kernels_tiles(tokens, GM_TILE_LINES));
     gm_rounded_product_args a = {
         .out = out,
         .out_row = width,
@@ -188,6 +189,102 @@ static void check_product(const matrix *m, bool turned, int64_t tokens, int64_t 
     free(bias), free(residual);
 }
 
+/* ---- a term beside a matrix ---- */
+/* first + the chains of each tile of n numbers, those of w so far apart. */
+static float chains_of(const float *x, const float *w, int64_t w_step, int64_t n, float first) {
+    for (int64_t k = 0; k < n; k += GM_TILE_K) {
+        float chain[2] = {0, 0};
+        for (int64_t i = k; i < lesser(k + GM_TILE_K, n); i++)
+            chain[i % 2] += widened(narrowed(x[i])) * widened(narrowed(w[i * w_step]));
+        first += chain[0] + chain[1];
+    }
+    return first;
+}
+
+typedef struct {
+    float *x, *low, *sums, *down, *up, *out;
+    uint16_t *tiles, *low_tiles, *down_tiles, *up_tiles;
+    guarded guards[10];
+} term_memory;
+
+static term_memory term_new(int64_t tokens, int64_t depth, int64_t width, int64_t rank) {
+    term_memory m;
+    const int64_t lines = kernels_tiles(tokens, GM_TILE_LINES) * GM_TILE_LINES;
+    m.x = guarded_new(&m.guards[0], (size_t)(tokens * depth) * 4);
+    m.low = guarded_new(&m.guards[1], (size_t)(tokens * rank) * 4);
+    m.sums = guarded_new(&m.guards[2], (size_t)(lines * GM_ROUNDED_RANK) * 4);
+    m.down = guarded_new(&m.guards[3], (size_t)(depth * rank) * 4);
+    m.up = guarded_new(&m.guards[4], (size_t)(width * rank) * 4);
+    m.out = guarded_new(&m.guards[5], (size_t)(tokens * width) * 4);
+    m.tiles = guarded_new(&m.guards[6], (size_t)kernels_rounded_bytes(tokens, depth));
+    m.low_tiles = guarded_new(&m.guards[7], (size_t)kernels_rounded_bytes(tokens, rank));
+    m.down_tiles = guarded_new(&m.guards[8], (size_t)kernels_rounded_bytes(rank, depth));
+    m.up_tiles = guarded_new(&m.guards[9], (size_t)kernels_rounded_bytes(width, rank));
+    for (int64_t i = 0; i < tokens * depth; i++)
+        m.x[i] = random_float();
+    for (int64_t i = 0; i < depth * rank; i++)
+        m.down[i] = random_float();
+    for (int64_t i = 0; i < width * rank; i++)
+        m.up[i] = random_float();
+    return m;
+}
+
+static void check_term(const matrix *m, bool turned, int64_t tokens, int64_t share, int64_t rank) {
+    const gm_kernels *t = m->t;
+    const int64_t width = turned ? m->rows : m->k, depth = turned ? m->k : m->rows;
+    const float scale = 1.75f;
+    _Atomic int32_t taken = 0;
+    guarded gw;
+    term_memory a = term_new(tokens, depth, width, rank);
+    t->rounded_matrix(
+        &(gm_rounded_matrix_args){a.down_tiles, a.down, turned ? rank : depth, turned ? depth : rank, turned}, 0,
+        kernels_tiles(rank, GM_TILE_LINES));
+    t->rounded_matrix(&(gm_rounded_matrix_args){a.up_tiles, a.up, turned ? width : rank, turned ? rank : width, turned},
+                      0, kernels_tiles(width, GM_TILE_LINES));
+    const gm_rounded_low low = {.rank = rank,
+                                .down = a.down_tiles,
+                                .down_lines = kernels_tiles(depth, GM_TILE_K) * GM_TILE_ITEMS,
+                                .sums = a.sums,
+                                .out = a.low,
+                                .tiles = a.low_tiles,
+                                .scale = scale};
+    t->rounded_rows(&(gm_rounded_rows_args){a.tiles, a.x, depth, tokens, depth, low}, 0,
+                    kernels_tiles(tokens, GM_TILE_LINES));
+    bool good = true;
+    for (int64_t i = 0; i < tokens * rank; i++) {
+        const float *down = a.down + i % rank * (turned ? depth : 1);
+        good &= a.low[i] == scale * chains_of(a.x + i / rank * depth, down, turned ? 1 : rank, depth, 0);
+    }
+    check(good, "rounded_rows: times the term's first matrix", t->isa, m->format, m->rows, m->k, rank);
+    const gm_rounded_product_args product = {
+        .out = a.out,
+        .out_row = width,
+        .x = a.tiles,
+        .weight = m->packed,
+        .format = m->format,
+        .rows = m->rows,
+        .k = m->k,
+        .tokens = tokens,
+        .share = share,
+        .turned = turned,
+        .low = a.low_tiles,
+        .up = a.up_tiles,
+        .unpack = t->rounded_unpack,
+        .workspaces = {&taken, guarded_new(&gw, GM_ROUNDED_WORKSPACE), 1, GM_ROUNDED_WORKSPACE}};
+    t->rounded_product(&product, 0, kernels_tiles(tokens, share) * kernels_tiles(width, GM_ROUNDED_COLUMNS));
+    good = true;
+    for (int64_t i = 0; i < tokens * width; i++) {
+        const float *up = a.up + i % width * (turned ? rank : 1),
+                    alone = sum_of(m, turned, a.x + i / width * depth, i % width, 0);
+        const float want = chains_of(a.low + i / width * rank, up, turned ? 1 : width, rank, alone);
+        good &= a.out[i] == want;
+    }
+    check(good, "rounded_product: with a term", t->isa, m->format, m->rows, m->k, rank);
+    for (int i = 0; i < 10; i++)
+        guarded_free(&a.guards[i]);
+    guarded_free(&gw);
+}
+
 static void test_matrix(const gm_kernels *t, int format, int64_t rows, int64_t k, int64_t tokens, int64_t share) {
     matrix m = matrix_new(t, format, rows, k);
     check(read_tiles(&m, true), "rounded_unpack: zeros after the last", t->isa, format, rows, k, 0);
@@ -195,6 +292,9 @@ static void test_matrix(const gm_kernels *t, int format, int64_t rows, int64_t k
     check(are_near(&m), "rounded_unpack: values", t->isa, format, rows, k, 0);
     for (int turned = 0; turned < 2; turned++)
         check_product(&m, turned, tokens, share, turned && rows % 2);
+    if (format <= GM_QUANT_q8_0)
+        for (int turned = 0; turned < 2; turned++)
+            check_term(&m, turned, tokens, share, rows % 2 ? 7 : GM_ROUNDED_RANK);
     matrix_free(&m);
 }
 
@@ -249,8 +349,59 @@ static void test_blocks(const gm_kernels *t) {
             test_block(t, ms[i], 192, ks[(i + 2) % 5], way % 2, way / 2);
 }
 
+/* ---- sums over sequences ---- */
+static void test_outer(const gm_kernels *t, int64_t m, int64_t k) {
+    enum { PARTS = 4, ROWS = 292 };
+    static const int32_t begins[PARTS + 1] = {0, 1, 64, 64, ROWS}; /* one has no rows */
+    guarded gl, gr, go;
+    float *left = guarded_new(&gl, (size_t)(ROWS * m) * 4), *right = guarded_new(&gr, (size_t)(ROWS * k) * 4);
+    float *out = guarded_new(&go, (size_t)(m * k) * 4), *first = malloc((size_t)(m * k) * 4);
+    for (int64_t i = 0; i < ROWS * m; i++)
+        left[i] = random_float();
+    for (int64_t i = 0; i < ROWS * k; i++)
+        right[i] = random_float();
+    const int64_t blocks = kernels_tiles(k, GM_OUTER_BLOCK);
+    gm_sequence_outer_args a = {.out = out,
+                                .left = left,
+                                .right = right,
+                                .starts = begins,
+                                .sequences = PARTS,
+                                .m = m,
+                                .k = k,
+                                .rounded = true};
+    for (int64_t block = blocks; block-- > 0;)
+        t->rounded_outer(&a, block, block + 1);
+    bool good = true;
+    for (int64_t i = 0; i < m * k; i++) {
+        float want = 0;
+        for (int part = 0; part < PARTS; part++) {
+            float lines[ROWS], sum;
+            const int64_t n = begins[part + 1] - begins[part];
+            for (int64_t j = 0; j < n; j++)
+                lines[j] = left[(begins[part] + j) * m + i / k];
+            sum = chains_of(lines, right + begins[part] * k + i % k, k, n, 0);
+            want += sum;
+        }
+        good &= out[i] == want;
+    }
+    check(good, "rounded_outer", t->isa, 0, m, k, ROWS);
+    memcpy(first, out, (size_t)(m * k) * 4);
+    a.sequences = 2;
+    t->rounded_outer(&a, 0, blocks);
+    float *so_far = malloc((size_t)(m * k) * 4);
+    memcpy(so_far, out, (size_t)(m * k) * 4);
+    a.so_far = so_far;
+    a.starts = begins + 2;
+    t->rounded_outer(&a, 0, blocks);
+    check(!memcmp(first, out, (size_t)(m * k) * 4), "rounded_outer: in two passes", t->isa, 0, m, k, ROWS);
+    guarded_free(&gl), guarded_free(&gr), guarded_free(&go);
+    free(first), free(so_far);
+}
+
 static void test_table(const gm_kernels *t) {
     test_blocks(t);
+    test_outer(t, 8, 176);
+    test_outer(t, 100, 16);
     for (int format = 0; format < GM_QUANT_COUNT; format++) {
         const int64_t step = gm_quants[format].values;
         if (quick && has_few_sizes(format))

@@ -398,7 +398,7 @@ static void test_glu_grad(void) {
             free_buffers();
         }
 }
-static void test_rms_norm_grad(void) {
+static void check_norm_grad(bool centred) {
     for (int i = 1; i < N_SIZES; i++)
         for (int weighted = 0; weighted < 2; weighted++) {
             const int64_t n = sizes[i], rows = 3;
@@ -408,24 +408,56 @@ static void test_rms_norm_grad(void) {
                                        .grad = floats(rows * n, 1),
                                        .dim = n,
                                        .eps = 1e-5f};
-            kernels->rms_norm_grad(&a, 0, rows);
+            (centred ? kernels->layer_norm_grad : kernels->rms_norm_grad)(&a, 0, rows);
             for (int64_t r = 0; r < rows; r++) {
                 const float *x = a.x + r * n, *grad = a.grad + r * n;
-                double square = 0, dot = 0;
+                double mean = 0, less = 0, square = 0, dot = 0;
+                for (int64_t j = 0; centred && j < n; j++) {
+                    mean += (double)x[j] / (double)n;
+                    less += (double)grad[j] * (weighted ? (double)a.weight[j] : 1) / (double)n;
+                }
                 for (int64_t j = 0; j < n; j++) {
-                    square += (double)x[j] * (double)x[j];
-                    dot += (double)grad[j] * (weighted ? (double)a.weight[j] : 1) * (double)x[j];
+                    const double c = (double)x[j] - mean;
+                    square += c * c;
+                    dot += (double)grad[j] * (weighted ? (double)a.weight[j] : 1) * c;
                 }
                 const double size = 1 / sqrt(square / (double)n + 1e-5);
                 for (int64_t j = 0; j < n; j++) {
-                    const double g = (double)grad[j] * (weighted ? (double)a.weight[j] : 1);
-                    const double want = size * (g - (double)x[j] * size * size * dot / (double)n);
+                    const double g = (double)grad[j] * (weighted ? (double)a.weight[j] : 1) - less;
+                    const double want = size * (g - ((double)x[j] - mean) * size * size * dot / (double)n);
                     CHECK(fabs((double)a.dx[r * n + j] - want) < 3e-6 * (1 + size), "n %d: %g, want %g", (int)n,
                           (double)a.dx[r * n + j], want);
                 }
             }
             free_buffers();
         }
+}
+static void test_rms_norm_grad(void) { check_norm_grad(false); }
+static void test_layer_norm_grad(void) { check_norm_grad(true); }
+static void test_softmax_grad(void) {
+    for (int i = 1; i < N_SIZES; i++) {
+        const int64_t n = sizes[i], rows = 3;
+        float *grad = floats(rows * n, 1), *dx = floats(rows * n, 0);
+        gm_softmax_grad_args a = {.dx = dx, .y = floats(rows * n, 1), .grad = grad, .dim = n};
+        kernels->softmax_grad(&a, 0, rows);
+        for (int64_t r = 0; r < rows; r++) {
+            const float *y = a.y + r * n;
+            double dot = 0, most = 1;
+            for (int64_t j = 0; j < n; j++) {
+                dot += (double)y[j] * (double)grad[r * n + j];
+                most += fabs((double)y[j] * (double)grad[r * n + j]);
+            }
+            for (int64_t j = 0; j < n; j++) {
+                const double want = (double)y[j] * ((double)grad[r * n + j] - dot);
+                CHECK(fabs((double)dx[r * n + j] - want) < 1e-6 * most, "n %d: %g, want %g", (int)n,
+                      (double)dx[r * n + j], want);
+            }
+        }
+        a.dx = grad;
+        kernels->softmax_grad(&a, 0, rows);
+        CHECK(same(grad, dx, (size_t)(rows * n) * 4), "n %d, in place", (int)n);
+        free_buffers();
+    }
 }
 static void test_row_loss(void) {
     for (int i = 1; i < N_SIZES; i++)
@@ -617,7 +649,8 @@ static void test_adam(void) {
 
 int main(int argc, char **argv) {
     return RUN_TESTS(ABOUT(sequence_attention_forward, test_attention), ABOUT(glu_grad, test_glu_grad),
-                     ABOUT(rms_norm_grad, test_rms_norm_grad), ABOUT(adam, test_adam), ABOUT(row_loss, test_row_loss),
+                     ABOUT(rms_norm_grad, test_rms_norm_grad), ABOUT(layer_norm_grad, test_layer_norm_grad),
+                     ABOUT(softmax_grad, test_softmax_grad), ABOUT(adam, test_adam), ABOUT(row_loss, test_row_loss),
                      ABOUT(sequence_outer, test_outer), ABOUT(sequence_conv, test_sequence_conv),
                      ABOUT(sequence_delta_forward, test_sequence_delta), ABOUT(sequence_dropout, test_dropout));
 }

@@ -319,6 +319,42 @@ def test_gradients(name):
         np.testing.assert_allclose(np.array(gradient), differences(total, xs, i), rtol=2e-2, atol=4e-3)
 
 
+ROWS = {"rms_norm": 1, "layer_norm": 2, "softmax": 0}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("dim", [1, 37, 256, 1500])
+def test_gradients_over_rows(name, dim):
+    """The kernels' against those of float64, which operations make; second derivatives too, and each row by itself."""
+    def function(x, *parts):
+        parts = [p.astype(x.dtype) for p in parts] + [None] * (name == "layer_norm" and not parts)
+        return mx.softmax(x, axis=-1) if name == "softmax" else getattr(mx.fast, name)(x, *parts, 1e-5)
+
+    rng = np.random.default_rng(dim)
+    numbers = [rng.standard_normal(shape) for shape in [(2, 5, dim), (2, 5, dim)] + [(dim,)] * ROWS[name]]
+    cot, x, *parts = numbers
+
+    def gradients(dtype, slope=False):
+        def total(x, *parts):
+            return (function(x, *parts) * mx.array(cot, dtype=dtype)).sum()
+
+        def size(x, *parts):
+            return (mx.grad(total)(x, *parts) ** 2).sum()
+
+        arrays = [mx.array(a, dtype=dtype) for a in (x, *parts)]
+        got = mx.grad(size if slope else total, argnums=tuple(range(len(arrays))))(*arrays)
+        return [np.array(g) for g in (got if len(arrays) > 1 else [got])]
+
+    for slope in (False, True):
+        with mx.stream(mx.cpu):                             # float64 is not on GPUs
+            want = gradients(mx.float64, slope)
+        for a, b in zip(gradients(mx.float32, slope), want):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * max(1, abs(b).max()))
+    whole = gradients(mx.float32)[0]
+    cot, x = cot[1:, 3:4], x[1:, 3:4]
+    assert gradients(mx.float32)[0].tobytes() == whole[1:, 3:4].tobytes()
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("which", ["first", "all", "last"])
 def test_vmap(name, which):

@@ -260,10 +260,11 @@ static void check_rope(void) {
 }
 
 /* ---- training ---- */
-static const int64_t training_sizes[] = {1, 3, 31, 32, 33, 255, 256, 257, 1000, 2049};
-static void check_rms_norm_grad(void) {
+static const int64_t training_sizes[] = {1, 3, 31, 32, 33, 255, 256, 257, 1000, 2049, 1024, 1028};
+#define TRAINING_SIZES (int)(sizeof training_sizes / sizeof *training_sizes)
+static void check_norm_grad(bool centred) {
     for (int c = 0; c < cases; c++, free_memory()) {
-        const int64_t dim = training_sizes[below(10)], rows = below(5), n = rows * dim;
+        const int64_t dim = training_sizes[below(TRAINING_SIZES)], rows = below(20), n = rows * dim;
         const operand x = random_operand(n, GM_T_F32, PLAIN), grad = random_operand(n, GM_T_F32, PLAIN);
         const operand weight = random_operand(dim, GM_T_F32, PLAIN), out = operand_of((size_t)n * 4 + 4);
         const bool has_weight = below(2);
@@ -277,11 +278,34 @@ static void check_rms_norm_grad(void) {
         d.dx = floats_of(out.device), d.x = floats_of(x.device), d.grad = floats_of(grad.device);
         if (has_weight)
             d.weight = floats_of(weight.device);
-        RUN_BOTH(rms_norm_grad, h, d, rows, out, (size_t)n * 4);
+        if (centred)
+            RUN_BOTH(layer_norm_grad, h, d, rows, out, (size_t)n * 4);
+        else
+            RUN_BOTH(rms_norm_grad, h, d, rows, out, (size_t)n * 4);
         const double floor = largest_of(out, n, GM_T_F32);
         compare_out("dx", out, n, GM_T_F32, 256, floor);
-        RUN_IN_PLACE(rms_norm_grad, d, grad, rows, out, grad, n * 4);
+        if (centred)
+            RUN_IN_PLACE(layer_norm_grad, d, grad, rows, out, grad, n * 4);
+        else
+            RUN_IN_PLACE(rms_norm_grad, d, grad, rows, out, grad, n * 4);
         compare_out("in place", out, n, GM_T_F32, 256, floor);
+    }
+}
+static void check_rms_norm_grad(void) { check_norm_grad(false); }
+static void check_layer_norm_grad(void) { check_norm_grad(true); }
+
+static void check_softmax_grad(void) {
+    for (int c = 0; c < cases; c++, free_memory()) {
+        const int64_t dim = training_sizes[below(TRAINING_SIZES)], rows = below(20), n = rows * dim;
+        const operand y = random_operand(n, GM_T_F32, POSITIVE), grad = random_operand(n, GM_T_F32, PLAIN);
+        const operand out = operand_of((size_t)n * 4 + 4);
+        gm_softmax_grad_args h = {floats_of(out.host), floats_of(y.host), floats_of(grad.host), dim}, d = h;
+        d.dx = floats_of(out.device), d.y = floats_of(y.device), d.grad = floats_of(grad.device);
+        RUN_BOTH(softmax_grad, h, d, rows, out, (size_t)n * 4);
+        const double floor = largest_of(out, n, GM_T_F32);
+        compare_out("dx", out, n, GM_T_F32, 64, floor);
+        RUN_IN_PLACE(softmax_grad, d, grad, rows, out, grad, n * 4);
+        compare_out("in place", out, n, GM_T_F32, 64, floor);
     }
 }
 

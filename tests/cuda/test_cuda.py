@@ -1,28 +1,15 @@
 """The host's side of CUDA (kernels/cuda/*.c) over a driver without a card (fake_driver.c), and the kernels as the
 host's compiler makes them (emulate.h). Each test is a process, for a device is chosen once."""
 import os
-import re
 import subprocess
 import sys
 import textwrap
 
 import pytest
 from architectures import Golden
-from fake_driver import build_fake_blaslt, build_fake_driver, write_kernels
+from fake_driver import build_fake_blaslt, build_fake_driver, environment, write_kernels
 from gpu_programs import FORK, run_program
 from places import ROOT
-
-
-# For what refuses a GPU no kernel has to be compiled.
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory):
-    return write_kernels(tmp_path_factory.mktemp("cuda") / "kernels")
-
-
-def environment(driver, kernels, **more):
-    return {**os.environ, "GOMLX_DEVICE_LIBRARY": "", "GOMLX_DEVICE": "", "GOMLX_CUDA_DRIVER": driver,
-            "GOMLX_CUDA_KERNELS": kernels, "GOMLX_CUDA_BLASLT": "/nothing.so", **more}
-
 
 # ---- what refuses a GPU: the processor goes on, and who asks for the GPU is told why ----
 REFUSED = """if True:
@@ -463,48 +450,3 @@ def test_the_packaged_model(run):
         away = np.sqrt(((gpu - cpu) ** 2).mean() / (cpu ** 2).mean())
         assert away < 2e-3, away        # roundings of keys may differ, and queries and weights are rounded to ten bits
     """)
-
-
-# ---- programs in C, under sanitizers ----
-@pytest.fixture(scope="module")
-def program(engine, kernels):
-    """Runs a program of tests/cuda/*.c and gives how many checks passed."""
-    driver = build_fake_driver(*(["-fsanitize=address"] if engine.sanitize else []))
-
-    def run(name, *arguments, **more):
-        done = subprocess.run([engine.link(f"tests/cuda/{name}.c", "-Itests/cuda"), *arguments], cwd=ROOT, text=True,
-                              env=environment(driver, kernels, **more), capture_output=True, timeout=900)
-        summary = re.search(r"(\d+) passed, (\d+) failed$", done.stdout.strip())
-        assert done.returncode == 0 and summary and summary[2] == "0", done.stdout[-4000:] + done.stderr[-4000:]
-        return int(summary[1])
-
-    return run
-
-
-@pytest.mark.slow
-def test_every_contract_equals_the_processor_s(program):
-    assert program("test_kernels", "3") > 2900
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("major", ["8", "9"])
-def test_what_fits_the_memory_of_a_block(program, tmp_path, major):
-    """99 KiB on some cards, whose products go by other steps of the tensor cores too."""
-    card = {"GOMLX_FAKE_MAJOR": major, "GOMLX_CUDA_KERNELS": write_kernels(tmp_path / "kernels", [f"sm_{major}0a"])}
-    assert program("test_kernels", "11", "softmax", "rms_norm", "layer_norm", **card) > 60
-    assert program("test_kernels", "2", "quantized_matmul", "scan", "sort", "scatter", "scatter_sums", **card) > 40
-    if major == "8":
-        assert program("test_kernels", "6", "product", "gather_product", **card) > 15
-
-
-@pytest.mark.slow
-def test_products_by_cublaslt_equal_the_processor_s(program, engine):
-    path = build_fake_blaslt(*(["-fsanitize=address"] if engine.sanitize else []))
-    assert program("test_kernels", "80", "product", GOMLX_CUDA_BLASLT=path) == 160
-    assert program("test_kernels", "12", "sdpa", GOMLX_CUDA_BLASLT=path) == 24
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lost_at", ["", "1", "2", "3", "4", "5", "6", "7", "8", "12"])
-def test_the_calls_of_a_device(program, lost_at):
-    assert program("test_device", *([lost_at] if lost_at else [])) >= 6

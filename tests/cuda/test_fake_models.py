@@ -245,10 +245,43 @@ def test_the_choice_is_told(run):
     """)
 
 
+def test_the_gpu_with_the_most_free_memory_is_taken(run):
+    run("""
+        from gomlx._files import placement
+        placement.LEAST_BYTES = 0
+        known, opened = gomlx._gomlx._describe_device, gomlx._gomlx._open_device
+        free = known(1)["free"]
+        gomlx._gomlx._describe_device = lambda i: {**known(i), "free": free // (2 if i == 1 else 1)} if i else known(i)
+        with gomlx.load(device="auto") as model:
+            said = model.info["placement"]
+            assert said["device"] == "cuda:1" and "cuda:1 of 2 GPUs, by free memory" in said["why"], said
+        def broken(i):
+            if i == 2:
+                raise gomlx.Error("it fell off")
+            opened(i)
+        gomlx._gomlx._open_device = broken
+        with gomlx.load(device="auto") as model:
+            assert model.info["placement"]["device"] == "cuda:0", model.info["placement"]
+    """)
+
+
+def test_a_plan_is_of_a_device(run):
+    run("""
+        plan, free = gomlx.plan_memory(device="cuda:1"), gomlx._gomlx._describe_device(2)["free"]
+        assert plan.device == "cuda:1" and plan.budget_bytes == free and "free on cuda:1, Fake device" in plan.why
+        assert gomlx.plan_memory().device == gomlx.plan_memory(device="cpu").device == "cpu"
+        small = gomlx.plan_memory(device="cuda", budget=1000)
+        assert not small.fits and small.device == "cuda:0" and small.budget_from == "given"
+        for wrong in ("auto", "cuda:9", "tpu"):
+            assert "device" in fails(lambda: gomlx.plan_memory(device=wrong), ValueError)
+    """)
+
+
 def test_no_device_at_all(run):
     run("""
         said = fails(lambda: gomlx.load(device="cuda"), ValueError)
         assert "no GPU that can be used" in said and "switch it on" in said, said
+        assert "switch it on" in fails(lambda: gomlx.plan_memory(device="cuda"), ValueError)
         with gomlx.load(device="auto") as model:
             assert model.info["placement"] == {"device": "cpu", "why": "the fake device is switched off; switch it on"}
     """, GOMLX_FAKE_DEVICE="none")

@@ -66,6 +66,8 @@ static const struct {
     {"recurrent_conv", check_recurrent_conv, "16 ulp of the largest, states equal"},
     {"recurrent_delta", check_recurrent_delta, "256 ulp of the largest"},
     {"rms_norm_grad", check_rms_norm_grad, "256 ulp of the largest"},
+    {"layer_norm_grad", check_layer_norm_grad, "256 ulp of the largest"},
+    {"softmax_grad", check_softmax_grad, "64 ulp of the largest"},
     {"adam", check_adam, "the processor's bits"},
     {"gated_delta", check_gated_delta, "256 ulp of the largest"},
     {"convolution", check_convolution, "32 ulp of a sum's size, halves 2"},

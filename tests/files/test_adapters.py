@@ -937,10 +937,8 @@ def greedy_texts(program, environment, base, adapter, prompts, log):
             server.terminate()
 
 
-def test_llama_cpp_writes_the_same_text_with_our_gguf(shared, tmp_path):
-    """Of an adapter that was trained here, beside a model in float32."""
-    program, environment = llama_cpp(shared, "llama-server")
-    base, adapter = tmp_path / "base.gguf", tmp_path / "adapter.gguf"
+def trained_texts(base, adapter):
+    """Writes a model in float32 and an adapter that was trained on it; lists of ids, and what they continue as here."""
     gomlx.convert("fable", base, "f32", progress=False)
     rows = [{"prompt": f"Tell me about number {i}.", "completion": f"The number {i} met a cat."} for i in range(8)]
     with gomlx.load(base, activations="float32", kv_dtype="float32") as model:
@@ -953,4 +951,23 @@ def test_llama_cpp_writes_the_same_text_with_our_gguf(shared, tmp_path):
         model.load_adapter(adapter, "learnt")
         ours = [model.generate(ids, adapter="learnt", **options).read().text for ids in prompts]
     assert ours != plain
+    return prompts, ours
+
+
+def test_llama_cpp_writes_the_same_text_with_our_gguf(shared, tmp_path):
+    program, environment = llama_cpp(shared, "llama-server")
+    base, adapter = tmp_path / "base.gguf", tmp_path / "adapter.gguf"
+    prompts, ours = trained_texts(base, adapter)
     assert greedy_texts(program, environment, base, adapter, prompts, tmp_path / "log") == ours
+
+
+def test_llama_cpp_python_writes_the_same_text_with_our_gguf(tmp_path):
+    llama_cpp_python = pytest.importorskip("llama_cpp")
+    base, adapter = tmp_path / "base.gguf", tmp_path / "adapter.gguf"
+    prompts, ours = trained_texts(base, adapter)
+    theirs = llama_cpp_python.Llama(str(base), lora_path=str(adapter), n_ctx=512, n_threads=1, verbose=False)
+    try:
+        answers = [theirs.create_completion(ids, max_tokens=40, temperature=0, repeat_penalty=1) for ids in prompts]
+    finally:
+        theirs.close()
+    assert [answer["choices"][0]["text"] for answer in answers] == ours

@@ -1,6 +1,7 @@
 """gomlx.Scheduler: whatever else is served, preempted or cached, a request gets the tokens that it gets alone."""
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import gomlx
@@ -122,6 +124,131 @@ def test_every_architecture(shared, name):
             for i, (stream, one) in enumerate(zip(streams, alone, strict=True)):
                 found = stream.read()
                 assert same(found, one) or i in leave and found.tokens == one.tokens[:len(found.tokens)], (name, i)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_is_preempted(shared, name):
+    """Two that outgrow their block, in memory for three: one gives way, and goes on to the same tokens."""
+    rng = random.Random(1)
+    with gomlx.load(os.path.join(shared, "data", "models", name), prompt_cache=False) as model:
+        prompts = [[rng.randrange(10, 300) for _ in range(250)] for _ in range(2)]
+        asked = [{"max_tokens": 12, "temperature": 1.0, "seed": i, "ignore_eos": True} for i in range(2)]
+        alone = [model.generate(prompt, **one).read() for prompt, one in zip(prompts, asked, strict=True)]
+        gate = Gate()
+        with model.scheduler(kv_bytes=kv_bytes(model, 3)) as scheduler:
+            streams = [scheduler.generate(prompts[i], **asked[i], logits_processors=[] if i else [gate])
+                       for i in range(2)]
+            gate.set()
+            assert all(same(stream.read(), one) for stream, one in zip(streams, alone, strict=True))
+            assert scheduler.stats["preempted"] >= 1
+
+
+def test_one_that_nobody_has_any_more_goes(model):
+    """With its thread, whether it was used or not; what still runs is not kept alive by it alone."""
+    for used in (False, True):
+        scheduler = model.scheduler()
+        if used:
+            assert scheduler.generate("Once", max_tokens=2).read()
+        thread = scheduler._thread
+        del scheduler
+        gc.collect()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_request_keeps_its_scheduler(model, alone):
+    stream = model.scheduler().generate(PROMPTS[1], **options(1))
+    gc.collect()
+    assert same(stream.read(), alone[1])
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_log_probabilities_of_prompts(shared, name):
+    """Those of score(), alone and beside others, however the prompt is cut, and nothing else is changed by them."""
+    rng = random.Random(2)
+    with gomlx.load(os.path.join(shared, "data", "models", name)) as model:
+        prompts = [[rng.randrange(10, 300) for _ in range(n)] for n in (1, 2, 40, 300)]
+        asked = {"max_tokens": 4, "seed": 1, "temperature": 1.0}
+        alone = [model.generate(one, **asked).read() for one in prompts]
+        with model.scheduler(gap_ms=0.01) as scheduler:
+            gate = Gate()
+            beside = scheduler.generate([9] * 50, max_tokens=30, ignore_eos=True, logits_processors=[gate])
+            streams = [scheduler.generate(one, **asked, prompt_logprobs=2) for one in prompts]
+            gate.set()
+            for stream, want, score in zip(streams, alone, model.score(prompts), strict=True):
+                found = stream.read()
+                assert same(found, want) and found.prompt_logprobs == list(score.logprobs)
+                assert stream.prompt_scores == (found.prompt_logprobs, found.prompt_top_logprobs)
+                assert found.cached_tokens == 0
+            assert beside.read()
+        check_tops(model, prompts[2], found=streams[2].result)
+
+
+def check_tops(model, prompt, found):
+    rows = np.asarray(model.logits(prompt))
+    assert found.prompt_top_logprobs[0] == ()
+    for i, top in enumerate(found.prompt_top_logprobs[1:]):
+        assert [one for one, _ in top] == list(np.argsort(-rows[i], kind="stable")[:2])
+        assert dict(top).get(prompt[i + 1], found.prompt_logprobs[i + 1]) == found.prompt_logprobs[i + 1]
+
+
+def test_log_probabilities_of_a_prompt_in_other_ways(model):
+    ids = model.encode(PROMPTS[2])
+    want = list(model.score(ids).logprobs)
+    for more in ({}, {"prefill": "token"}, {"max_tokens": 0}, {"n": 2, "max_tokens": 1}):
+        found = model.generate(ids, **{"max_tokens": 2} | more, prompt_logprobs=0).read()
+        for one in found if isinstance(found, list) else [found]:
+            assert one.prompt_logprobs == want and set(one.prompt_top_logprobs) == {()}
+    session = model.session()
+    for _ in range(2):                          # nothing of the session is reused, and it goes on
+        found = model.generate(ids, max_tokens=1, session=session, reset=True, prompt_logprobs=1).read()
+        assert found.prompt_logprobs == want and found.cached_tokens == 0
+    assert model.generate(ids, max_tokens=1).read().prompt_logprobs is None
+    cut = model.generate(ids, prompt_logprobs=1)
+    cut.close()
+    assert cut.result.prompt_logprobs == [None] * len(ids)
+    with pytest.raises(ValueError, match="prompt_logprobs"):
+        model.generate(ids, prompt_logprobs=257)
+    with pytest.raises(ValueError, match="prompt_logprobs together with edits or activations"):
+        model.generate(ids, prompt_logprobs=1, probe=lambda event: None)
+
+
+class SlowPass:
+    """A decoder whose pass with two streams goes on until it is told to end."""
+
+    def __init__(self, decoder):
+        self._decoder, self._added, self.ended = decoder, 0, False
+
+    def __getattr__(self, name):
+        return getattr(self._decoder, name)
+
+    def add(self, stream):
+        self._decoder.add(stream)
+        self._added += 1
+
+    @property
+    def running(self):
+        return self._added == 2 and not self.ended
+
+    def events(self):
+        return [] if self.running else self._decoder.events()
+
+
+def test_who_leaves_does_not_wait_for_the_pass(model, alone):
+    """It ends while a pass that has rows of it and of another goes on; the other one gets its tokens."""
+    with model.scheduler() as scheduler:
+        slow = scheduler._decoder = SlowPass(scheduler._decoder)
+        leaves = scheduler.generate([7] * 60, max_tokens=5)
+        stays = scheduler.generate(PROMPTS[2], **options(2))
+        try:
+            while not slow.running:
+                time.sleep(0.001)
+            leaves.cancel()
+            assert leaves.read().finish_reason == "cancelled" and leaves.result.prompt_tokens == 60
+            assert slow.running and scheduler.stats["running"] == scheduler.stats["cancelled"] == 1
+        finally:
+            slow.ended = True
+        assert same(stays.read(), alone[2])
 
 
 def test_threads(model, alone):

@@ -180,6 +180,21 @@ def test_gradients_of_products_in_bfloat16_are_near_those_of_exact_ones(case):
             assert 0 < relative(grads[name][k], want[name][k]) < 0.1, (name, "ab"[k])
 
 
+def test_a_term_of_many_ranks_beside_a_matrix_in_bfloat16_is_multiplied_in_float32(case):
+    config, path = case
+    model = exact(path)
+    sequences, p = texts(config["vocab_size"]), parameters(model)
+    wide = {name: (mx.concatenate([a, mx.zeros((40 - RANK, a.shape[1]))]),
+                   mx.concatenate([b, mx.zeros((b.shape[0], 40 - RANK))], 1)) for name, (a, b) in p.items()}
+    near, near_grads = mx.value_and_grad(engine_loss(model, sequences, bf16=True))(p)
+    value, grads = mx.value_and_grad(engine_loss(model, sequences, bf16=True))(wide)
+    assert 0 < abs(value.item() - near.item()) < 2e-3 * value.item()
+    for name in p:
+        a, b = grads[name]
+        assert 0 < relative(near_grads[name][0], a[:RANK]) < 0.1
+        assert 0 < relative(near_grads[name][1], b[:, :RANK]) < 0.1
+
+
 def test_a_head_in_bfloat16_rounds_both_factors(case):
     config, path = case
     model = exact(path)

@@ -1,6 +1,8 @@
 """Clients who send what they should not, go away, or ask for too much: each gets a 4xx, and the others are served."""
 import contextlib
+import importlib
 import json
+import logging
 import socket
 import time
 
@@ -12,6 +14,7 @@ from http_server import serving  # noqa: E402
 
 import gomlx  # noqa: E402
 import gomlx.serve  # noqa: E402
+from gomlx.serve import completions, running  # noqa: E402
 
 HI = [{"role": "user", "content": "Hi"}]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -191,6 +194,86 @@ def test_bodies_that_never_come_hold_up_nobody(url, client):
             one = stack.enter_context(raw(url))
             one.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: h\r\ncontent-length: 1000\r\n\r\n{")
         assert client.post(COMPLETIONS, json={"prompt": "Once", "max_tokens": 2}).status_code == 200
+
+
+HTTP = {"h11": ("uvicorn.protocols.http.h11_impl", "H11Protocol"),
+        "httptools": ("uvicorn.protocols.http.httptools_impl", "HttpToolsProtocol")}
+
+
+@pytest.fixture(params=HTTP)
+def impatient(request, model, monkeypatch):
+    """The address of a server that waits for heads as little as it can, with each of uvicorn's protocols."""
+    pytest.importorskip(request.param)
+    module, name = HTTP[request.param]
+    monkeypatch.setattr(running, "HEAD_SECONDS", 0.05)
+    protocol = type("Protocol", (running.Patience, getattr(importlib.import_module(module), name)), {})
+    with serving(gomlx.serve.app({"fable": model}), http=protocol) as address:
+        yield address
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nhost: h\r\n\r\n"])
+def test_heads_that_come_slowly_end(impatient, before):
+    """On a new connection, and on one that is kept after an answer."""
+    with raw(impatient) as one:
+        one.sendall(before)
+        if before:
+            assert b" 200 " in one.recv(65536)
+        with pytest.raises(OSError):            # noqa: PT011 - what the system calls it is its own affair
+            for _ in range(2000):
+                one.sendall(b"G")
+                time.sleep(0.005)
+
+
+def test_heads_that_do_not_end(impatient, monkeypatch):
+    monkeypatch.setattr(running, "HEAD_SECONDS", 600)
+    with raw(impatient) as one:
+        with contextlib.suppress(OSError):
+            one.sendall(b"GET /health HTTP/1.1\r\nhost: h\r\nx: ")
+            for _ in range(1000):
+                one.sendall(b"x" * 1000)
+        with contextlib.suppress(OSError):
+            assert b" 200 " not in one.recv(65536)
+
+
+def test_a_body_may_be_longer_than_a_head(impatient, monkeypatch):
+    monkeypatch.setattr(running, "HEAD_SECONDS", 600)
+    body = {"prompt": "Once", "max_tokens": 1, "user": "x" * 200_000}
+    with httpx.Client(base_url=impatient, timeout=60) as client:
+        assert [client.post(COMPLETIONS, json=body).status_code for _ in range(2)] == [200, 200]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failure_of_ours_has_a_line_in_the_log_without_the_prompt(app, client, caplog, monkeypatch, stream):
+    def fails(*given, **named):
+        raise RuntimeError("a part\nof ours")
+    served = app.state.models["fable"]
+    monkeypatch.setattr(served.scheduler, "generate", fails)
+    with caplog.at_level(logging.INFO, "gomlx.serve"):
+        answer = client.post(COMPLETIONS, json={"prompt": "a secret", "stream": stream})
+    monkeypatch.undo()
+    assert answer.status_code == 500 and answer.json()["error"]["code"] == "internal_error"
+    line, = (one for one in caplog.records if one.levelno == logging.ERROR)
+    said = line.getMessage()
+    assert "\n" not in said and "secret" not in said
+    assert line.entry["id"] == answer.headers["x-request-id"] and line.entry["error"] == "RuntimeError: a part of ours"
+    assert line.entry["at"][-1].endswith(" fails")
+
+
+def test_a_failure_within_a_stream_is_an_event_and_a_line(client, caplog, monkeypatch):
+    monkeypatch.setattr(completions.Voice, "ended", lambda *given: 1 // 0)
+    with caplog.at_level(logging.ERROR, "gomlx.serve"):
+        answer = client.post(COMPLETIONS, json={"prompt": "Once", "max_tokens": 2, "stream": True})
+    monkeypatch.undo()
+    assert answer.status_code == 200 and '"code":"internal_error"' in answer.text
+    assert [one.entry["id"] for one in caplog.records] == [answer.headers["x-request-id"]]
+
+
+def test_a_failure_of_what_is_only_asked_for(app, client, caplog, monkeypatch):
+    monkeypatch.setattr(app.state, "models", None)
+    with caplog.at_level(logging.ERROR, "gomlx.serve"):
+        answer = client.get("/v1/models")
+    monkeypatch.undo()
+    assert answer.status_code == 500 and caplog.records[0].entry["id"] == answer.headers["x-request-id"]
 
 
 def test_keys(model):

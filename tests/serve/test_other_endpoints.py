@@ -56,6 +56,12 @@ def test_tokens_there_and_back(model, client):
         assert client.post(path, json=body).status_code == 400
 
 
+@pytest.mark.parametrize("token", [True, -1, 10**9, "1", None, 1.0])
+def test_ids_that_are_none(client, token):
+    answer = client.post("/detokenize", json={"tokens": [1, token]})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "tokens"
+
+
 def test_metrics_count_what_was_served(model):
     with serving(gomlx.serve.app({"m": model})) as address, httpx.Client(base_url=address, timeout=60) as client:
         for _ in range(3):
@@ -109,6 +115,30 @@ def test_scores_take_turns_and_too_many_are_refused():
         return refusal.value.status, await first, await second, await state.in_turn(lambda: 1)
 
     assert asyncio.run(several()) == (429, True, True, 1)
+
+
+def test_the_end_waits_for_what_computes_and_drops_what_waits():
+    """A model may be closed when close() has returned: nothing computes with it."""
+    state = gomlx.serve.app({}).state
+    begun, held, done = threading.Event(), threading.Event(), []
+
+    def computes():
+        begun.set()
+        held.wait(60)
+        done.append(True)
+
+    async def program():
+        first, second = (asyncio.create_task(state.in_turn(one)) for one in (computes, lambda: done.append(False)))
+        await asyncio.to_thread(begun.wait, 60)
+        end = asyncio.create_task(asyncio.to_thread(state.close, 0))
+        with pytest.raises(Refused, match="shutting down"):
+            await second
+        assert not end.done() and not done
+        held.set()
+        await end
+        assert done == [True]
+        await first
+    asyncio.run(program())
 
 
 def test_settings_that_there_are_not(model):

@@ -63,6 +63,21 @@ def test_a_conversation_goes_on_from_a_response(model, client):
         client.responses.retrieve(first.id)
 
 
+def test_what_is_kept_is_bounded_in_bytes(model):
+    """The oldest go; one that is larger than the whole room is not kept, and is answered all the same."""
+    with serving(gomlx.serve.app(model, any_model_name=True, keep_responses_bytes=6000)) as address, \
+            openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0) as client:
+        first, second = (client.responses.create(**asked(input="x" * 1000)).id for _ in range(2))
+        client.responses.create(**asked(input="x" * 1900))
+        kept = [client.responses.retrieve(second).id]
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(first)
+        large = client.responses.create(**asked(input="y " * 900, metadata={"a": "z" * 6000})).id
+        assert kept == [second]
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(large)
+
+
 @pytest.mark.parametrize(("changes", "said"), [
     ({"tools": [{"type": "web_search"}]}, "tools of the server"),
     ({"background": True}, "background"), ({"truncation": "auto"}, "truncation"),

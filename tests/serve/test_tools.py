@@ -6,6 +6,7 @@ import pytest
 
 openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 anthropic = pytest.importorskip("anthropic", reason="needs Anthropic's client")
+httpx = pytest.importorskip("httpx", reason="needs httpx")
 pytest.importorskip("uvicorn", reason="needs gomlx[serve]")
 from http_server import serving  # noqa: E402
 from scripted import FAMILIES, scripted  # noqa: E402
@@ -116,3 +117,27 @@ def test_responses(served, stream):
     items = [one.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for one in made.output]
     assert ask([*ASKED, *items, result]).output_text == "It is cold."
     assert '"arguments": {"city": "Oslo"}' in prompts[-1] and "[tool]-3weather" in prompts[-1]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_arguments_come_in_pieces(served, path):
+    """More than one where a notation's arguments are JSON; all of them are the call's arguments, which come once."""
+    address, _, _ = served
+    asked = {"model": "m", "stream": True} | {
+        "/v1/chat/completions": {"messages": ASKED, "tools": TOOLS},
+        "/v1/messages": {"messages": ASKED, "max_tokens": 200, "tools": [{"name": "weather", "input_schema": SCHEMA}]},
+        "/v1/responses": {"input": ASKED, "tools": [{"type": "function", "name": "weather", "parameters": SCHEMA}]},
+    }[path]
+    events = [json.loads(line[6:]) for line in httpx.post(address + path, json=asked, timeout=60).text.splitlines()
+              if line.startswith("data: {")]
+    pieces = [piece for one in events for piece in pieces_of(path, one)]
+    assert json.loads("".join(pieces)) == {"city": "Oslo"} and len([one for one in pieces if one]) > 1
+
+
+def pieces_of(path, event):
+    if path == "/v1/chat/completions":
+        return [call["function"]["arguments"] for choice in event["choices"]
+                for call in choice["delta"].get("tool_calls", [])]
+    if path == "/v1/messages":
+        return [event["delta"]["partial_json"]] if "partial_json" in event.get("delta", {}) else []
+    return [event["delta"]] if event["type"] == "response.function_call_arguments.delta" else []

@@ -63,3 +63,9 @@ def write_kernels(path, architectures=("sm_90a",)):
     build = load_build()
     build.write(str(path), list(architectures), [b""] * len(build.parts()))
     return str(path)
+
+
+def environment(driver, kernels, **more):
+    """Of a process for which the fake driver is NVIDIA's."""
+    return {**os.environ, "GOMLX_DEVICE_LIBRARY": "", "GOMLX_DEVICE": "", "GOMLX_CUDA_DRIVER": driver,
+            "GOMLX_CUDA_KERNELS": kernels, "GOMLX_CUDA_BLASLT": "/nothing.so", **more}

@@ -7,9 +7,9 @@ import uvicorn
 
 
 @contextlib.contextmanager
-def serving(app):
+def serving(app, **settings):
     """The address of an ASGI application, http://127.0.0.1:PORT."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="on")
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="on", **settings)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -146,6 +146,7 @@ RESULTS = {
     "TokenStream.__enter__": "Self", "TokenStream.__iter__": "Self", "TokenStream.__next__": "Token",
     "TokenStream.activations": "Any", "TokenStream.cancel": "None", "TokenStream.close": "None",
     "TokenStream.profile": "dict[str, Any] | None", "TokenStream.stats": "dict[str, Any]",
+    "TokenStream.prompt_logprobs": "tuple[list[float | None], list[tuple[tuple[int, float], ...]]] | None",
     "Tokenizer.base_vocab_size": "int", "Tokenizer.from_gguf": "Self", "Tokenizer.from_json": "Self",
     "Tokenizer.from_sentencepiece": "Self", "Tokenizer.gguf_pre_types": "dict[str, Any]",
     "Tokenizer.encoding": "Encoding", "Tokenizer.encoding_batch": "list[Encoding]",

@@ -69,7 +69,7 @@ static gm_array *norm_compose(gm_scope *s, gm_array *const *in, int n_in, const 
     return gm_astype(s, y, (gm_dtype)in[IN_X]->dtype);
 }
 
-/* ---- the gradient of x in rms_norm, of float32 ---- */
+/* ---- the gradients of x, of float32 ---- */
 enum { GRAD_X, GRAD_WEIGHT, GRAD_COTANGENT, GRAD_INPUTS };
 
 static gm_status grad_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
@@ -78,70 +78,92 @@ static gm_status grad_infer(gm_array *const *in, int n_in, const void *param, gm
     for (int i = 0; i < GRAD_INPUTS; i++)
         if (!array_is_none(in[i]) &&
             (in[i]->dtype != GM_FLOAT32 || (i == GRAD_COTANGENT && in[i]->size != in[0]->size)))
-            return gm_fail(GM_ESHAPE, "rms_norm_grad: expected float32 arrays, and a cotangent of the shape of x");
+            return gm_fail(GM_ESHAPE, "norm_grad: expected float32 arrays, and a cotangent of the shape of x");
     return GM_OK;
 }
 
 static gm_status grad_eval(gm_array *out, gm_queue *q) {
-    const int64_t dim = out->shape[out->ndim - 1];
+    const int64_t dim = out->shape[out->ndim - 1], rows = dim ? out->size / dim : 0;
     const float *in[GRAD_INPUTS] = {NULL, NULL, NULL};
     for (int i = 0; i < GRAD_INPUTS; i++)
         if (!array_is_none(out->in[i]))
             GM_TRY(float_operand(q, out->in[i], &in[i]));
     GM_TRY(array_alloc_like(out, q, GRAD_COTANGENT));
-    return DISPATCH(q, rms_norm_grad, dim ? out->size / dim : 0, .dx = array_ptr(out), .x = in[GRAD_X],
-                    .weight = in[GRAD_WEIGHT], .grad = in[GRAD_COTANGENT], .dim = dim,
-                    .eps = ((const norm_param *)out->param)->eps);
+    const gm_rms_norm_grad_args args = {.dx = array_ptr(out),
+                                        .x = in[GRAD_X],
+                                        .weight = in[GRAD_WEIGHT],
+                                        .grad = in[GRAD_COTANGENT],
+                                        .dim = dim,
+                                        .eps = ((const norm_param *)out->param)->eps};
+    return out->op == &layer_norm_grad_op ? DISPATCH_ARGS(q, layer_norm_grad, rows, &args)
+                                          : DISPATCH_ARGS(q, rms_norm_grad, rows, &args);
 }
 
-/* With g = cot * weight and r = 1 / sqrt(mean(x**2) + eps): r * (g - x * r**2 * mean(g * x)). */
-static gm_array *grad_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
+/* With n = x / size (rms_norm) or (x - mean) / deviation (layer_norm) and g = cot * weight: (g - mean(g n) n) / size,
+ * for a layer norm less mean(g) / size. */
+static gm_array *norm_back(gm_scope *s, gm_array *const *in, float eps, bool centred) {
+    gm_array *x = widened(s, in[GRAD_X]), *g = widened(s, in[GRAD_COTANGENT]);
+    if (centred)
+        x = gm_subtract(s, x, row_mean(s, x));
+    if (!array_is_none(in[GRAD_WEIGHT]))
+        g = gm_multiply(s, g, widened(s, in[GRAD_WEIGHT]));
+    gm_array *inverse = inverse_size(s, x, eps), *n = gm_multiply(s, x, inverse);
+    gm_array *dx = gm_subtract(s, g, gm_multiply(s, n, row_mean(s, gm_multiply(s, g, n))));
+    if (centred)
+        dx = gm_subtract(s, dx, row_mean(s, g));
+    return gm_multiply(s, dx, inverse);
+}
+static gm_array *rms_grad_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
     (void)n_in;
-    gm_array *g = array_is_none(in[GRAD_WEIGHT]) ? in[GRAD_COTANGENT]
-                                                 : gm_multiply(s, in[GRAD_COTANGENT], in[GRAD_WEIGHT]);
-    gm_array *inverse = inverse_size(s, in[GRAD_X], ((const norm_param *)param)->eps);
-    gm_array *n = gm_multiply(s, in[GRAD_X], inverse);
-    return gm_multiply(s, gm_subtract(s, g, gm_multiply(s, n, row_mean(s, gm_multiply(s, g, n)))), inverse);
+    return norm_back(s, in, ((const norm_param *)param)->eps, false);
 }
-
-static gm_status grad_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
-                              gm_array **outs) {
+static gm_array *layer_grad_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
+    (void)n_in;
+    return norm_back(s, in, ((const norm_param *)param)->eps, true);
+}
+static gm_status rms_grad_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                  gm_array **outs) {
     (void)n_in;
     (void)n_out;
     return rebuilt(array_node(s, &rms_norm_grad_op, in, GRAD_INPUTS, param), outs);
 }
+static gm_status layer_grad_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                    gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    return rebuilt(array_node(s, &layer_norm_grad_op, in, GRAD_INPUTS, param), outs);
+}
 
-const gm_op rms_norm_grad_op = {.name = "rms_norm_grad",
-                                .n_in = GRAD_INPUTS,
-                                .n_out = 1,
-                                .optional = 1u << GRAD_WEIGHT,
-                                .param_size = sizeof(norm_param),
-                                .fields = norm_fields,
-                                .infer = grad_infer,
-                                .eval = grad_eval,
-                                .compose = grad_compose,
-                                .rebuild = grad_rebuild,
-                                .work = GM_WORK_NORM};
+#define GRAD_OP(title, kind)                                                                                           \
+    {.name = title,                                                                                                    \
+     .n_in = GRAD_INPUTS,                                                                                              \
+     .n_out = 1,                                                                                                       \
+     .optional = 1u << GRAD_WEIGHT,                                                                                    \
+     .param_size = sizeof(norm_param),                                                                                 \
+     .fields = norm_fields,                                                                                            \
+     .infer = grad_infer,                                                                                              \
+     .eval = grad_eval,                                                                                                \
+     .compose = kind##_grad_compose,                                                                                   \
+     .rebuild = kind##_grad_rebuild,                                                                                   \
+     .work = GM_WORK_NORM}
+const gm_op rms_norm_grad_op = GRAD_OP("rms_norm_grad", rms);
+const gm_op layer_norm_grad_op = GRAD_OP("layer_norm_grad", layer);
 
-/* With n = x / size (rms_norm) or (x - mean) / deviation (layer_norm), y = n * weight + bias, and g = cot * weight:
- * dx = (g - mean(g n) n) / size, layer_norm: less mean(g) / size; dweight = sum(cot n), dbias = sum(cot) over rows. */
+/* y = n * weight + bias: dweight = sum(cot n) and dbias = sum(cot), over rows. */
 static void norm_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
-    bool centered = out->n_in == 3, weighted = !array_is_none(in[IN_WEIGHT]);
-    gm_array *x = widened(s, in[IN_X]), *cot = widened(s, cots[0]);
-    if (centered)
-        x = gm_subtract(s, x, row_mean(s, x));
-    gm_array *inverse = inverse_size(s, x, ((const norm_param *)out->param)->eps), *n = gm_multiply(s, x, inverse);
-    gm_array *g = weighted ? gm_multiply(s, cot, widened(s, in[IN_WEIGHT])) : cot;
-    gm_array *dx = gm_subtract(s, g, gm_multiply(s, n, row_mean(s, gm_multiply(s, g, n))));
-    if (centered)
-        dx = gm_subtract(s, dx, row_mean(s, g));
-    grad[IN_X] = gm_astype(s, gm_multiply(s, dx, inverse), (gm_dtype)in[IN_X]->dtype);
-    if (!centered && in[IN_X]->dtype == GM_FLOAT32 && (!weighted || in[IN_WEIGHT]->dtype == GM_FLOAT32))
-        grad[IN_X] = array_node(s, &rms_norm_grad_op, (gm_array *[]){in[IN_X], in[IN_WEIGHT], cots[0]}, GRAD_INPUTS,
-                                out->param);
-    if (weighted)
+    const bool centred = out->n_in == 3, weighted = !array_is_none(in[IN_WEIGHT]);
+    const float eps = ((const norm_param *)out->param)->eps;
+    gm_array *of[GRAD_INPUTS] = {in[IN_X], in[IN_WEIGHT], cots[0]}, *cot = widened(s, cots[0]);
+    if (in[IN_X]->dtype == GM_FLOAT32 && (!weighted || in[IN_WEIGHT]->dtype == GM_FLOAT32))
+        grad[IN_X] = array_node(s, centred ? &layer_norm_grad_op : &rms_norm_grad_op, of, GRAD_INPUTS, out->param);
+    else
+        grad[IN_X] = gm_astype(s, norm_back(s, of, eps, centred), (gm_dtype)in[IN_X]->dtype);
+    if (weighted) {
+        gm_array *x = widened(s, in[IN_X]);
+        gm_array *n = centred ? gm_layer_norm(s, x, GM_NONE, GM_NONE, eps) : gm_rms_norm(s, x, GM_NONE, eps);
         grad[IN_WEIGHT] = gm_sequence_sum(s, gm_multiply(s, cot, n), in[IN_WEIGHT]);
-    if (centered && !array_is_none(in[IN_BIAS]))
+    }
+    if (centred && !array_is_none(in[IN_BIAS]))
         grad[IN_BIAS] = unbroadcast(s, cot, in[IN_BIAS]);
 }
 

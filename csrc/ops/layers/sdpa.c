@@ -109,17 +109,17 @@ static gm_array *sdpa_compose(gm_scope *s, gm_array *const *in, int n_in, const 
     gm_array *rows = gm_multiply(s, gm_astype(s, in[IN_Q], wide), scalar_array(s, (double)p->scale, wide));
     rows = gm_reshape(s, rows, 5, (int64_t[]){B, kv, group, T, D});
     gm_array *keys = gm_reshape(s, gm_astype(s, in[IN_K], wide), 5, (int64_t[]){B, kv, 1, S, D});
-    gm_array *scores = gm_matmul(s, rows, gm_transpose(s, keys, 5, (int[]){0, 1, 2, 4, 3}));
+    keys = gm_transpose(s, keys, 5, (int[]){0, 1, 2, 4, 3});
+    gm_array *mask = array_is_none(in[IN_MASK]) ? NULL : gm_reshape(s, in[IN_MASK], 5, (int64_t[]){B, kv, group, T, S});
+    const bool added = mask && mask->dtype != GM_BOOL;
+    gm_array *scores = added ? gm_addmm(s, gm_astype(s, mask, wide), rows, keys, 1, 1) : gm_matmul(s, rows, keys);
     if (p->causal) {
         gm_array *row = gm_reshape(s, gm_arange(s, (double)(S - T), (double)S, 1, GM_INT32), 2, (int64_t[]){T, 1});
         gm_array *column = gm_reshape(s, gm_arange(s, 0, (double)S, 1, GM_INT32), 2, (int64_t[]){1, S});
         scores = gm_where(s, gm_less_equal(s, column, row), scores, lowest);
     }
-    if (!array_is_none(in[IN_MASK])) {
-        gm_array *mask = gm_reshape(s, in[IN_MASK], 5, (int64_t[]){B, kv, group, T, S});
-        scores = in[IN_MASK]->dtype == GM_BOOL ? gm_where(s, mask, scores, lowest)
-                                               : gm_add(s, scores, gm_astype(s, mask, wide));
-    }
+    if (mask && !added)
+        scores = gm_where(s, mask, scores, lowest);
     if (!array_is_none(in[IN_SINKS])) {
         gm_array *sinks = gm_reshape(s, gm_astype(s, in[IN_SINKS], wide), 5, (int64_t[]){1, kv, group, 1, 1});
         gm_array *both[2] = {scores, gm_broadcast_to(s, sinks, 5, (int64_t[]){B, kv, group, T, 1})};

@@ -1,7 +1,7 @@
 /* sequence_linear.c - products of rows of sequences with small trained matrices. What they give to such a matrix is
  * summed sequence by sequence in order, and may go on from a sum so far: rows that come in several passes, each of
  * whole sequences, give the same bits as in one. */
-#include "ops/ops.h"
+#include "ops/layers/sequence_linear.h"
 
 enum { IN_X, IN_W, IN_ADDED, IN_STARTS, IN_SO_FAR, INPUTS };
 enum { OUTER_LEFT, OUTER_RIGHT, OUTER_STARTS, OUTER_SO_FAR, OUTER_INPUTS };
@@ -15,6 +15,9 @@ static gm_status check_some_rows(const char *op, const gm_array *a, const char *
 }
 
 /* ---- the sum over rows of what two of their vectors make ---- */
+typedef struct { int32_t rounded; } outer_param;
+static const gm_field outer_fields[] = {{FIELD_INT, offsetof(outer_param, rounded), "rounded", 1}, {0}};
+
 static gm_status outer_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     static const char *const op = "sequence_outer";
     const gm_array *left = in[OUTER_LEFT], *right = in[OUTER_RIGHT], *so_far = in[OUTER_SO_FAR];
@@ -42,15 +45,24 @@ static gm_status outer_eval(gm_array *out, gm_queue *q) {
     GM_TRY(array_alloc(out, q));
     return DISPATCH(q, sequence_outer, out->shape[1], .out = array_ptr(out), .left = left, .right = right,
                     .so_far = before, .starts = starts, .sequences = out->in[OUTER_STARTS]->shape[0] - 1,
-                    .m = out->shape[0], .k = out->shape[1]);
+                    .m = out->shape[0], .k = out->shape[1], .rounded = ((const outer_param *)out->param)->rounded != 0);
 }
 
 const gm_op sequence_outer_op = {.name = "sequence_outer",
                                  .n_in = OUTER_INPUTS,
                                  .n_out = 1,
                                  .optional = 1u << OUTER_SO_FAR,
+                                 .param_size = sizeof(outer_param),
+                                 .fields = outer_fields,
                                  .infer = outer_infer,
                                  .eval = outer_eval};
+
+gm_array *sequence_outer(gm_scope *s, gm_array *left, gm_array *right, gm_array *starts, gm_array *so_far,
+                         bool rounded) {
+    gm_array *in[OUTER_INPUTS] = {left, right, starts, so_far};
+    const outer_param p = {rounded && right && right->ndim == 2 && right->shape[1] % 16 == 0};
+    return array_node(s, &sequence_outer_op, in, OUTER_INPUTS, &p);
+}
 
 /* ---- x @ w.T + added ---- */
 static gm_status linear_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
@@ -88,20 +100,20 @@ static gm_array *turned(gm_scope *s, gm_array *x) {
     return array_is_none(x) ? x : gm_transpose(s, x, 2, (int[]){1, 0});
 }
 
-/* What the rows give to w; the wider side of the sum is the one whose rows are read as they lie. */
-static gm_array *matrix_cotangent(gm_scope *s, gm_array *cot, gm_array *const *in) {
-    if (in[IN_W]->shape[0] > in[IN_W]->shape[1]) {
-        gm_array *all[OUTER_INPUTS] = {in[IN_X], cot, in[IN_STARTS], turned(s, in[IN_SO_FAR])};
-        return turned(s, array_node(s, &sequence_outer_op, all, OUTER_INPUTS, NULL));
-    }
-    gm_array *all[OUTER_INPUTS] = {cot, in[IN_X], in[IN_STARTS], in[IN_SO_FAR]};
-    return array_node(s, &sequence_outer_op, all, OUTER_INPUTS, NULL);
+/* The wider side of the sum is the one whose rows are read as they lie. */
+gm_array *sequence_matrix_gradient(gm_scope *s, gm_array *cot, gm_array *x, gm_array *starts, gm_array *so_far,
+                                   bool rounded) {
+    if (!cot || !x)
+        return NULL;
+    if (cot->shape[1] > x->shape[1])
+        return turned(s, sequence_outer(s, x, cot, starts, turned(s, so_far), rounded));
+    return sequence_outer(s, cot, x, starts, so_far, rounded);
 }
 
 static void linear_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
     (void)out;
     grad[IN_X] = gm_matmul(s, cots[0], in[IN_W]);
-    grad[IN_W] = matrix_cotangent(s, cots[0], in);
+    grad[IN_W] = sequence_matrix_gradient(s, cots[0], in[IN_X], in[IN_STARTS], in[IN_SO_FAR], false);
     if (!array_is_none(in[IN_ADDED]))
         grad[IN_ADDED] = cots[0];
 }

@@ -1,7 +1,7 @@
 /* sequence_weights.c - weights that are trained whole and that rows of sequences read without a product: vectors of
  * norms, tables of embeddings. What rows give to them is summed sequence by sequence in order, and may go on from a sum
  * so far, as in sequence_linear.c. */
-#include "ops/ops.h"
+#include "ops/layers/sequence_linear.h"
 
 /* ---- a vector of a norm ---- */
 typedef struct { int64_t rows; } vector_param; /* of the pass */
@@ -72,8 +72,7 @@ gm_array *gm_sequence_sum(gm_scope *s, gm_array *given, gm_array *w) {
     gm_array *ones = gm_full(s, 2, (int64_t[]){rows, 1}, scalar_array(s, 1, GM_FLOAT32), GM_FLOAT32);
     if (!array_is_none(so_far))
         so_far = gm_reshape(s, so_far, 2, (int64_t[]){1, size});
-    gm_array *in[4] = {ones, given, w->in[VECTOR_STARTS], so_far};
-    return gm_reshape(s, array_node(s, &sequence_outer_op, in, 4, NULL), 1, &size);
+    return gm_reshape(s, sequence_outer(s, ones, given, w->in[VECTOR_STARTS], so_far, false), 1, &size);
 }
 
 /* ---- a table whose rows are looked up ---- */

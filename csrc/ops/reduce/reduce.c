@@ -344,12 +344,59 @@ static gm_array *softmax_compose(gm_scope *s, gm_array *const *in, int n_in, con
     return gm_divide(s, e, gm_sum(s, e, 1, last, true));
 }
 
-/* d softmax: y * (cot - sum(cot * y)) */
-static void softmax_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
-    (void)in;
-    gm_array *weighted = gm_multiply(s, cots[0], out);
+/* ---- its gradient, y * (cot - sum(cot * y)), of float32 ---- */
+enum { GRAD_Y, GRAD_COTANGENT, GRAD_INPUTS };
+
+static gm_status softmax_grad_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    (void)param;
+    const gm_array *y = in[GRAD_Y], *cot = in[GRAD_COTANGENT];
+    if (y->ndim < 1 || y->dtype != GM_FLOAT32 || cot->dtype != GM_FLOAT32 || cot->ndim != y->ndim ||
+        memcmp(cot->shape, y->shape, (size_t)y->ndim * sizeof *y->shape) != 0)
+        return gm_fail(GM_ESHAPE, "softmax_grad: expected two float32 arrays of one shape");
+    spec_like(out, y, GM_FLOAT32);
+    return GM_OK;
+}
+
+static gm_status softmax_grad_eval(gm_array *out, gm_queue *q) {
+    const int64_t dim = out->shape[out->ndim - 1];
+    const float *y, *cot;
+    GM_TRY(float_operand(q, out->in[GRAD_Y], &y));
+    GM_TRY(float_operand(q, out->in[GRAD_COTANGENT], &cot));
+    GM_TRY(array_alloc_like(out, q, GRAD_COTANGENT));
+    return DISPATCH(q, softmax_grad, dim ? out->size / dim : 0, .dx = array_ptr(out), .y = y, .grad = cot, .dim = dim);
+}
+
+static gm_array *softmax_grad_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
+    (void)n_in;
+    (void)param;
+    gm_array *weighted = gm_multiply(s, in[GRAD_COTANGENT], in[GRAD_Y]);
     gm_array *total = gm_sum(s, weighted, 1, (int[]){-1}, true);
-    grad[0] = gm_subtract(s, weighted, gm_multiply(s, out, total));
+    return gm_subtract(s, weighted, gm_multiply(s, in[GRAD_Y], total));
+}
+
+static gm_status softmax_grad_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                      gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    (void)param;
+    return rebuilt(array_node(s, &softmax_grad_op, in, GRAD_INPUTS, NULL), outs);
+}
+
+const gm_op softmax_grad_op = {.name = "softmax_grad",
+                               .n_in = GRAD_INPUTS,
+                               .n_out = 1,
+                               .infer = softmax_grad_infer,
+                               .eval = softmax_grad_eval,
+                               .vmap = vmap_leading,
+                               .compose = softmax_grad_compose,
+                               .rebuild = softmax_grad_rebuild};
+
+static void softmax_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    gm_array *of[GRAD_INPUTS] = {out, cots[0]};
+    (void)in;
+    grad[0] = out->dtype == GM_FLOAT32 ? array_node(s, &softmax_grad_op, of, GRAD_INPUTS, NULL)
+                                       : softmax_grad_compose(s, of, GRAD_INPUTS, NULL);
 }
 
 static gm_status softmax_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,

@@ -6,6 +6,7 @@
  *  (2) Logits processors and the mask run between two calls of the engine, while busy is set. They see memory of a
  * bytearray; a view that one of them keeps keeps that bytearray, and the next token gets another. */
 #include "py/model/stream.h"
+#include <math.h>
 #include <string.h>
 
 static void stream_dealloc(PyObject *self);
@@ -35,10 +36,10 @@ const char *finish_name(gm_finish finish) {
     return names[finish];
 }
 
-static PyObject *top_logprobs(const gm_token *token) {
-    PyObject *all = PyTuple_New(token->n_top);
-    for (int32_t i = 0; all && i < token->n_top; i++) {
-        PyObject *pair = Py_BuildValue("(id)", (int)token->top[i].id, (double)token->top[i].logprob);
+static PyObject *likeliest(const gm_logprob *top, int32_t n) {
+    PyObject *all = PyTuple_New(n);
+    for (int32_t i = 0; all && i < n; i++) {
+        PyObject *pair = Py_BuildValue("(id)", (int)top[i].id, (double)top[i].logprob);
         if (!pair || PyTuple_SetItem(all, i, pair) < 0)
             Py_CLEAR(all);
     }
@@ -53,7 +54,7 @@ PyObject *py_token_from(module_state *state, const gm_token *token) {
         PyUnicode_DecodeUTF8(token->text ? token->text : "", (Py_ssize_t)token->length, "replace"),
         PyFloat_FromDouble((double)token->logprob),
         finish ? PyUnicode_FromString(finish) : Py_NewRef(Py_None),
-        top_logprobs(token),
+        likeliest(token->top, token->n_top),
     };
     bool ok = items[0] && items[1] && items[2] && items[3] && items[4];
     PyObject *result = ok ? PyStructSequence_New(state->token_type) : NULL;
@@ -74,6 +75,7 @@ void py_stream_release(stream_object *stream) {
     if (!c_stream)
         return;
     stream->stats = gm_stream_get_stats(c_stream);
+    stream->prompt = gm_stream_take_prompt_logprobs(c_stream);
     stream->stream = NULL;
     if (stream->member) { /* it leaves a decoder that others may use */
         gm_stream_free(c_stream);
@@ -191,7 +193,8 @@ static bool read_prefill(PyObject *value, gm_prefill *out) {
 /* clang-format off */
 #define ARGUMENTS(X)                                                                                                   \
     X(session) X(tokenizer) X(prompt_ids) X(max_tokens) X(min_tokens) X(stop_ids) X(stop_texts) X(top_logprobs)        \
-    X(processors) X(timeout) X(prefill) X(edits) X(activations) X(profile) X(adapters) X(mask)
+    X(processors) X(timeout) X(prefill) X(edits) X(activations) X(profile) X(adapters) X(mask)       \
+    X(prompt_logprobs)
 /* clang-format on */
 #define INDEX(name) arg_##name,
 #define TEXT(name) #name,
@@ -206,6 +209,7 @@ static bool read_request(module_state *state, PyObject *const *v, request *r) {
         (v[arg_stop_ids] && !read_ids(v[arg_stop_ids], &r->stop_ids, &o->n_stop_ids)) ||
         (v[arg_stop_texts] && !read_stop_texts(v[arg_stop_texts], r)) ||
         !read_int(v[arg_top_logprobs], "top_logprobs", &o->top_logprobs) ||
+        !read_int(v[arg_prompt_logprobs], "prompt_logprobs", &o->prompt_logprobs) ||
         !read_float(v[arg_timeout], "timeout", &o->timeout_seconds) || !read_prefill(v[arg_prefill], &o->prefill) ||
         (v[arg_edits] && !edits_read(state, v[arg_edits], &r->edits)) ||
         (v[arg_activations] && !numbers_read(v[arg_activations], &r->activations, &r->n_activations)) ||
@@ -481,6 +485,39 @@ static PyObject *stream_profile(PyObject *self, PyObject *unused) {
     return py_profile_from(stream->profile);
 }
 
+/* The log probability of a token of the prompt; None: it has none, or not yet. */
+static PyObject *score_of(const gm_prompt_logprobs *prompt, int64_t i) {
+    return isnan(prompt->logprobs[i]) ? Py_NewRef(Py_None) : PyFloat_FromDouble((double)prompt->logprobs[i]);
+}
+
+static PyObject *stream_prompt_logprobs(PyObject *self, PyObject *unused) {
+    (void)unused;
+    stream_object *stream = (stream_object *)self;
+    if (stream->busy) {
+        PyErr_SetString(PyExc_ValueError, "stream is in use by another thread");
+        return NULL;
+    }
+    const gm_prompt_logprobs *prompt = stream->stream ? gm_stream_prompt_logprobs(stream->stream) : &stream->prompt;
+    if (prompt->n == 0)
+        Py_RETURN_NONE;
+    PyObject *scores = PyList_New((Py_ssize_t)prompt->n), *tops = PyList_New((Py_ssize_t)prompt->n);
+    bool ok = scores && tops;
+    for (int64_t i = 0; ok && i < prompt->n; i++) {
+        const bool known = !isnan(prompt->logprobs[i]);
+        PyObject *score = score_of(prompt, i),
+                 *top = likeliest(prompt->top + i * prompt->n_top, known ? prompt->n_top : 0);
+        ok = score && top;
+        if (score)
+            PyList_SetItem(scores, (Py_ssize_t)i, score);
+        if (top)
+            PyList_SetItem(tops, (Py_ssize_t)i, top);
+    }
+    PyObject *result = ok ? PyTuple_Pack(2, scores, tops) : NULL;
+    Py_XDECREF(scores);
+    Py_XDECREF(tops);
+    return result;
+}
+
 static PyObject *stream_activations(PyObject *self, PyObject *unused) {
     (void)unused;
     stream_object *stream = (stream_object *)self;
@@ -538,6 +575,7 @@ static void stream_dealloc(PyObject *self) {
     Py_XDECREF(stream->mask);
     Py_XDECREF(stream->logits);
     PyMem_Free(stream->profile);
+    gm_prompt_logprobs_free(&stream->prompt);
     object_free(self);
 }
 
@@ -550,6 +588,10 @@ static PyMethodDef stream_methods[] = {
     {"profile", stream_profile, METH_NOARGS,
      SIG("profile($self)",
          "What its forward passes did, as a dict (gomlx/profiling.py); None: it was opened without.")},
+    {"prompt_logprobs", stream_prompt_logprobs, METH_NOARGS,
+     SIG("prompt_logprobs($self)",
+         "Of each token of the prompt its log probability, and (id, logprob) of the likeliest: two "
+         "lists; None and () for the first, and for those that are not computed yet. None: it was opened without.")},
     {"activations", stream_activations, METH_NOARGS,
      SIG("activations($self)", "Those that were asked for, of the rows of the last pass; in a logits processor too.")},
     {"__enter__", stream_enter, METH_NOARGS, NULL},

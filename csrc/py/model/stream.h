@@ -23,9 +23,10 @@ struct stream_object {
     bool busy, doomed;
     bool processing; /* busy, between two calls of the engine */
     size_t n_activations;
-    bool member;           /* of a Decoder */
-    gm_stream_stats stats; /* the last ones, once stream is NULL */
-    gm_profile *profile;   /* where the C stream counts, or NULL */
+    bool member;               /* of a Decoder */
+    gm_stream_stats stats;     /* the last ones, once stream is NULL */
+    gm_prompt_logprobs prompt; /* the last ones, once stream is NULL */
+    gm_profile *profile;       /* where the C stream counts, or NULL */
 };
 
 /* The C session; NULL, and ValueError, when it is closed. */

@@ -1,0 +1,52 @@
+"""Programs in C over the fake driver, under sanitizers: each contract of the kernels against the processor's, as the
+host's compiler makes them (emulate.h), and the calls of a device."""
+import re
+import subprocess
+
+import pytest
+from fake_driver import build_fake_blaslt, build_fake_driver, environment, write_kernels
+from places import ROOT
+
+
+@pytest.fixture(scope="module")
+def program(engine, kernels):
+    """Runs a program of tests/cuda/*.c and gives how many checks passed."""
+    driver = build_fake_driver(*(["-fsanitize=address"] if engine.sanitize else []))
+
+    def run(name, *arguments, **more):
+        done = subprocess.run([engine.link(f"tests/cuda/{name}.c", "-Itests/cuda"), *arguments], cwd=ROOT, text=True,
+                              env=environment(driver, kernels, **more), capture_output=True, timeout=900)
+        summary = re.search(r"(\d+) passed, (\d+) failed$", done.stdout.strip())
+        assert done.returncode == 0 and summary and summary[2] == "0", done.stdout[-4000:] + done.stderr[-4000:]
+        return int(summary[1])
+
+    return run
+
+
+@pytest.mark.slow
+def test_every_contract_equals_the_processor_s(program):
+    assert program("test_kernels", "2") > 1900
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("major", ["8", "9"])
+def test_what_fits_the_memory_of_a_block(program, tmp_path, major):
+    """99 KiB on some cards, whose products go by other steps of the tensor cores too."""
+    card = {"GOMLX_FAKE_MAJOR": major, "GOMLX_CUDA_KERNELS": write_kernels(tmp_path / "kernels", [f"sm_{major}0a"])}
+    assert program("test_kernels", "6", "softmax", "rms_norm", "layer_norm", **card) > 30
+    assert program("test_kernels", "1", "quantized_matmul", "scan", "sort", "scatter", "scatter_sums", **card) > 20
+    if major == "8":
+        assert program("test_kernels", "6", "product", "gather_product", **card) > 15
+
+
+@pytest.mark.slow
+def test_products_by_cublaslt_equal_the_processor_s(program, engine):
+    path = build_fake_blaslt(*(["-fsanitize=address"] if engine.sanitize else []))
+    assert program("test_kernels", "20", "product", GOMLX_CUDA_BLASLT=path) == 40
+    assert program("test_kernels", "6", "sdpa", GOMLX_CUDA_BLASLT=path) == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost_at", ["", "1", "2", "3", "4", "5", "6", "7", "8", "12"])
+def test_the_calls_of_a_device(program, lost_at):
+    assert program("test_device", *([lost_at] if lost_at else [])) >= 6
