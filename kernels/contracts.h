@@ -52,6 +52,7 @@ typedef struct { /* out [tokens, rows] = x @ weight.T + bias + residual; n: toke
     gm_row_form form; /* of x; int8 for block formats but mxfp8, bfloat16 for bfloat16 weights */
     gm_matrix weight;
     const float *bias, *residual; /* [rows], [tokens, rows], which may be out itself; or NULL */
+    bool prompt; /* x and the weight may be rounded to 16 bits, on a GPU: of many rows, whose bits are those of few */
 } gm_packed_matmul_args;
 typedef struct { /* out [tokens, k] = x [tokens, rows] @ weight; n: tokens */
     float *out;
@@ -82,6 +83,7 @@ typedef struct { /* out [tokens, rows] = act(x @ gate.T) * (x @ up.T); n: tokens
     gm_row_form form;
     gm_matrix gate, up; /* of one size; of one format where one is dense */
     gm_glu_kind kind;
+    bool prompt; /* as of gm_packed_matmul_args */
 } gm_packed_glu_args;
 
 /* out [tokens, out_dim] = the sum over a token's `top_k` experts of weight * down(act(gate x) * up x); n: tokens. A

@@ -475,8 +475,11 @@ void array_share(gm_array *out, const gm_array *in, const int64_t *strides, int6
 struct gm_scope {
     gm_array **items;
     size_t count, capacity;
+    bool prompt;
 };
 
+void scope_set_prompt(gm_scope *s, bool prompt) { s->prompt = prompt; }
+bool scope_is_prompt(const gm_scope *s) { return s && s->prompt; }
 gm_scope *gm_scope_open(void) { return memory_zeroed(sizeof(gm_scope)); }
 
 void gm_scope_close(gm_scope *s) {

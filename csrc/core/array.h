@@ -159,6 +159,9 @@ void array_pack(gm_array *a, gm_buffer *buf, int64_t offset);
 static inline const gm_rows *array_rows(const gm_array *a) { return a->op ? NULL : a->param; }
 /* An evaluated array with memory of its own, uninitialised. */
 gm_array *array_new(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape);
+/* Whether packed products that are made in the scope may be those of a prompt's rows (contracts.h); false at first. */
+void scope_set_prompt(gm_scope *s, bool prompt);
+bool scope_is_prompt(const gm_scope *s); /* NULL: false */
 /* The scope takes the caller's reference; on failure the array is released and NULL returned. */
 gm_array *array_own(gm_scope *s, gm_array *a);
 

@@ -71,7 +71,7 @@ static double columns_of(const gm_model *m, const totals *sum) {
 
 /* One prefill chunk at its peak, and logits. */
 static double working_bytes(const gm_model *m, const totals *sum) {
-    return 4.0 * (PASS_ROWS * (double)(int64_t)columns_of(m, sum) + 2.0 * (double)m->config.vocab);
+    return 4.0 * ((double)pass_rows_of(m) * (double)(int64_t)columns_of(m, sum) + 2.0 * (double)m->config.vocab);
 }
 
 /* ---- as JSON ---- */

@@ -53,7 +53,7 @@ void *model_copy_member(gm_model *copy, const void *member) {
 }
 
 void model_use_float32(gm_model *copy) {
-    copy->int8 = copy->bf16 = false;
+    copy->int8 = copy->bf16 = copy->rounds = false;
     use_float32(&copy->embedding);
     use_float32(&copy->head);
     for (field_cursor at = {0}; fields_next(copy, &at);)

@@ -531,6 +531,7 @@ static gm_status settle(gm_loader *l) {
         if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
             use_activations(m, at.where, int8 && fields_multiplies(at.field), bf16 && fields_multiplies(at.field));
     use_activations(m, &m->head, int8, bf16);
+    m->rounds = m->device && bf16;
     if (option == 2 && !m->bf16)
         return gm_fail(GM_EVALUE, "load: activations=\"bfloat16\" needs weights in bfloat16; those of %s are others",
                        l->path);

@@ -31,7 +31,9 @@ typedef struct {
 } gm_batch;
 
 #define GM_MAX_BATCH 1024 /* sequences in one forward pass */
-#define PASS_ROWS 512     /* rows of one forward pass of a decoder */
+/* Rows of one forward pass of a decoder, at most. */
+#define PASS_ROWS 512
+#define DEVICE_PASS_ROWS 2048
 
 /* ---- config ---- */
 typedef enum { LAYER_FULL, LAYER_SLIDING, LAYER_LINEAR } gm_layer_kind;
@@ -157,6 +159,7 @@ struct gm_model {
     cache_layout layout; /* its slots are memory of the model */
     gm_context_policy context_policy;
     bool int8, bf16; /* some layer multiplies such activations */
+    bool rounds; /* on a device: products of prompts' rows, of 16-bit and quantised weights, round both to 16 bits */
     int64_t weight_bytes;
     uint64_t fingerprint; /* of its weights' names, shapes and some of their bytes, and of its RoPE parameters */
     char *info;           /* JSON object */
@@ -164,6 +167,8 @@ struct gm_model {
     struct model_adapters *adapters; /* those that are loaded; of copies the model's own: adapter.c */
     gm_model *base;                  /* NULL, or the model whose weights this one computes with exactly: exact.c */
 };
+
+static inline int64_t pass_rows_of(const gm_model *m) { return m->device ? DEVICE_PASS_ROWS : PASS_ROWS; }
 
 /* Some rows of a tensor: row r of these is row r / block * period + offset + r % block of it. */
 typedef struct { int64_t rows, block, period, offset; } row_pick;

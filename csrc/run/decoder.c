@@ -3,6 +3,8 @@
  *      of the one with the fewest rows left, but whoever has waited is served before long. While members decode, the
  *      bound follows from the gap that they may have and from what a row took so far. A row's values depend on its own
  *      sequence alone (kernels), so a member's tokens have the same bits whatever else is decoded.
+ *      On a device a pass has rows of one kind, which have arithmetic of their own: those of members that decode, or
+ *      those of prompts, in turn. A row is of one kind however prompts are cut.
  *  (2) The next pass begins when no member has unread logits: they live in the step until then.
  *  (3) A pass that does not finish is rolled back for every member with rows in it; they request those rows again.
  *  (4) A member with taps has passes of its own, in turn with those that the others share; so has one whose prompt is
@@ -39,6 +41,7 @@ struct gm_decoder {
     gm_step *kept[KEPT_STEPS]; /* one row per member; most recently used first */
     gm_step *prefill;          /* the last step with more rows than members, until decoding begins */
     bool left;                 /* a member with adapters did, since the last pass */
+    bool prompt;               /* the current pass, or the last one, has rows of prompts alone, on a device */
     bool scores;               /* the current pass has logits of each of its rows, which are one member's */
     int turn;                  /* index of the next member that may have a pass of its own */
     int64_t pass_rows;         /* of a pass, at most, but for members that decode */
@@ -51,16 +54,18 @@ gm_status gm_decoder_new(gm_model *m, gm_decoder **out) {
     if (!*out)
         return GM_ENOMEM;
     (*out)->model = gm_model_retain(m);
-    (*out)->pass_rows = PASS_ROWS;
+    (*out)->pass_rows = pass_rows_of(m);
     return GM_OK;
 }
 
 gm_status gm_decoder_limit(gm_decoder *d, int64_t rows, double gap_ms) {
-    if (rows < 0 || rows > PASS_ROWS)
-        return gm_fail(GM_EVALUE, "decoder: %lld rows of a pass, expected 1 to %d, or 0", (long long)rows, PASS_ROWS);
+    const int64_t most = pass_rows_of(d->model);
+    if (rows < 0 || rows > most)
+        return gm_fail(GM_EVALUE, "decoder: %lld rows of a pass, expected 1 to %lld, or 0", (long long)rows,
+                       (long long)most);
     if (!(gap_ms >= 0 && gap_ms <= 1e6))
         return gm_fail(GM_EVALUE, "decoder: a gap of %g ms, expected 0 (none) to 1000000", gap_ms);
-    d->pass_rows = rows ? rows : PASS_ROWS;
+    d->pass_rows = rows ? rows : most;
     d->gap_ns = (int64_t)(gap_ms * 1e6);
     return GM_OK;
 }
@@ -182,6 +187,16 @@ void decoder_remove(gm_decoder *d, gm_stream *st) {
 
 /* ---- passes ---- */
 
+/* Whether its next rows have the arithmetic of prompts: on a device, whatever their number. */
+static bool is_prompt(const gm_decoder *d, const gm_stream *st) {
+    return d->model->device && !st->decodes && st->prefill == GM_PREFILL_BATCHED;
+}
+/* The rows that a pass may have of it: on a device one, where it decodes, as in passes before. */
+static int64_t rows_of(const gm_decoder *d, const gm_stream *st) {
+    const int64_t asked = stream_pending_rows(st);
+    return d->model->device && asked > 1 && !is_prompt(d, st) ? 1 : asked;
+}
+
 static bool has_own_pass(const gm_stream *st) {
     return st->taps || (stream_scores_prompt(st) && stream_pending_rows(st) > 1);
 }
@@ -210,6 +225,10 @@ static bool is_in_pass(const gm_decoder *d, const gm_stream *st) {
     return false;
 }
 
+/* Whether its rows go with those of prompts: several, or, on a device, those that have their arithmetic. */
+static bool is_of_prompts(const gm_decoder *d, const gm_stream *st) {
+    return d->model->device ? stream_pending_rows(st) > 0 && is_prompt(d, st) : stream_pending_rows(st) > 1;
+}
 /* The member whose prompt is next: the fewest rows left, less what it has waited for; NULL: there is none. */
 static gm_stream *next_prompt(const gm_decoder *d) {
     gm_stream *best = NULL;
@@ -217,7 +236,7 @@ static gm_stream *next_prompt(const gm_decoder *d) {
     for (int i = 0; i < d->n; i++) {
         gm_stream *st = d->members[i];
         const int64_t asked = stream_pending_rows(st), left = asked - st->waited;
-        if (asked > 1 && !has_own_pass(st) && (!best || left < least) && !is_in_pass(d, st)) {
+        if (asked > 0 && is_of_prompts(d, st) && !has_own_pass(st) && (!best || left < least) && !is_in_pass(d, st)) {
             best = st;
             least = left;
         }
@@ -241,6 +260,20 @@ static void put_in_pass(gm_decoder *d, gm_stream *st, int64_t count) {
     d->row_counts[d->n_in_pass++] = (int32_t)count;
 }
 
+/* The members that decode, a row of each. */
+static void choose_decoding(gm_decoder *d, int64_t *rows, bool *logits) {
+    d->n_in_pass = 0;
+    *logits = false;
+    for (int i = 0; i < d->n; i++) {
+        gm_stream *st = d->members[i];
+        if (has_own_pass(st) || rows_of(d, st) != 1 || is_of_prompts(d, st))
+            continue;
+        put_in_pass(d, st, 1);
+        *logits |= stream_pending_rows(st) == 1;
+    }
+    *rows = d->n_in_pass;
+}
+
 /* Of a pass of its own; where all have logits, as many as have room, and beside members that decode as fit the gap. */
 static int64_t own_rows(gm_decoder *d, const gm_stream *st, int64_t asked) {
     int64_t most = d->pass_rows;
@@ -258,11 +291,12 @@ static int64_t own_rows(gm_decoder *d, const gm_stream *st, int64_t asked) {
 static bool choose_own(gm_decoder *d, int64_t *rows, bool *logits) {
     while (d->turn < d->n) {
         gm_stream *st = d->members[d->turn++];
-        const int64_t asked = has_own_pass(st) ? stream_pending_rows(st) : 0;
+        const int64_t asked = has_own_pass(st) ? rows_of(d, st) : 0;
         if (asked == 0)
             continue;
         *rows = own_rows(d, st, asked);
-        *logits = *rows == asked;
+        *logits = *rows == stream_pending_rows(st);
+        d->prompt = is_prompt(d, st);
         d->in_pass[0] = st;
         d->row_counts[0] = (int32_t)*rows;
         d->n_in_pass = 1;
@@ -277,13 +311,15 @@ static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
     if (choose_own(d, rows, logits))
         return GM_OK;
     const int64_t most = LOGITS_FLOATS / d->model->config.vocab;
-    d->n_in_pass = 0;
-    for (int i = 0; i < d->n; i++)
-        if (!d->members[i]->taps && stream_pending_rows(d->members[i]) == 1)
-            put_in_pass(d, d->members[i], 1);
-    *rows = d->n_in_pass;
-    *logits = d->n_in_pass > 0;
-    int64_t free = prompt_rows(d);
+    const bool prompts_alone = d->model->device && !d->prompt && next_prompt(d);
+    choose_decoding(d, rows, logits);
+    int64_t free = d->model->device && d->n_in_pass && !prompts_alone ? 0 : prompt_rows(d);
+    if (prompts_alone) { /* in turn with those that decode, who set the bound */
+        d->n_in_pass = 0;
+        *rows = 0;
+        *logits = false;
+    }
+    d->prompt = d->model->device && d->n_in_pass == 0;
     for (gm_stream *st; free > 0 && (d->n_in_pass == 0 || d->n_in_pass < most) && (st = next_prompt(d));) {
         const int64_t asked = stream_pending_rows(st), count = asked < free ? asked : free;
         put_in_pass(d, st, count);
@@ -292,7 +328,7 @@ static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
         free -= count;
     }
     for (int i = 0; i < d->n; i++) /* a pass's rows are what it waited for */
-        d->members[i]->waited += stream_pending_rows(d->members[i]) > 1 ? d->pass_rows / 4 : 0;
+        d->members[i]->waited += is_of_prompts(d, d->members[i]) ? d->pass_rows / 4 : 0;
     group_members(d);
     return d->n_in_pass || choose_own(d, rows, logits) ? GM_OK : GM_END;
 }
@@ -301,7 +337,7 @@ static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
 static step_request request_of(gm_decoder *d, step_output output, gm_taps *taps) {
     for (int i = 0; i < d->n_in_pass; i++)
         d->mixes[i] = d->in_pass[i]->mix;
-    return (step_request){d->row_counts, d->mixes, d->n_in_pass, output, taps};
+    return (step_request){d->row_counts, d->mixes, d->n_in_pass, output, taps, d->prompt};
 }
 
 static gm_status decode_step(gm_decoder *d) {
@@ -334,7 +370,7 @@ static gm_status prefill_step(gm_decoder *d, step_output output) {
 
 static gm_status tapped_step(gm_decoder *d) {
     gm_stream *st = d->in_pass[0];
-    if (st->own && st->own_rows != d->row_counts[0]) {
+    if (st->own && (st->own_rows != d->row_counts[0] || step_is_prompt(st->own) != d->prompt)) {
         step_free(st->own);
         st->own = NULL;
     }
@@ -389,11 +425,12 @@ static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
     d->started = clock_ns();
     begin_profile(d);
     *failed = d->in_pass[d->n_in_pass - 1];
+    const bool decodes = d->model->device ? !d->prompt : rows == d->n_in_pass && logits;
     d->scores = d->n_in_pass == 1 && rows > 1 && stream_scores_prompt(d->in_pass[0]);
-    GM_TRY(d->in_pass[0]->taps              ? tapped_step(d)
-           : d->scores                      ? prefill_step(d, STEP_ALL)
-           : rows == d->n_in_pass && logits ? decode_step(d)
-                                            : prefill_step(d, logits ? STEP_LAST : STEP_NONE));
+    GM_TRY(d->in_pass[0]->taps ? tapped_step(d)
+           : d->scores         ? prefill_step(d, STEP_ALL)
+           : decodes           ? decode_step(d)
+                               : prefill_step(d, logits ? STEP_LAST : STEP_NONE));
     for (int i = 0; i < d->n_in_pass; i++) {
         const int32_t *tokens;
         int64_t position;
@@ -442,9 +479,10 @@ static bool should_abandon_pass(const gm_decoder *d) {
 static void measure(gm_decoder *d, double ns) {
     int64_t rows = 0;
     for (int i = 0; i < d->n_in_pass; i++)
-        rows += d->row_counts[i] > 1 ? d->row_counts[i] : 0;
+        rows += d->prompt || d->row_counts[i] > 1 ? d->row_counts[i] : 0;
     double *mean = rows ? &d->row_ns : &d->step_ns;
-    const double found = rows ? (ns > d->step_ns ? ns - d->step_ns : ns) / (double)rows : ns;
+    const double step = d->prompt ? 0 : d->step_ns; /* a pass of prompts alone has no share of those that decode */
+    const double found = rows ? (ns > step ? ns - step : ns) / (double)rows : ns;
     *mean = *mean > 0 ? 0.75 * *mean + 0.25 * found : found;
 }
 

@@ -47,7 +47,7 @@ static gm_status begin(gm_inspection *in, const gm_inspect_request *r) {
         return error_code();
     memcpy(in->ids, r->ids, (size_t)in->n * sizeof *in->ids);
     GM_TRY(cache_new(&m->layout, &in->cache));
-    const step_request request = {&count, &in->mix, 1, logits ? STEP_ALL : STEP_NONE, in->taps};
+    const step_request request = {&count, &in->mix, 1, logits ? STEP_ALL : STEP_NONE, in->taps, true};
     GM_TRY(adapter_mix_new(in->model, r->adapters, r->n_adapters, &in->mix));
     GM_TRY(step_new(in->model, &request, &in->step));
     return step_fill(in->step, 0, in->cache, in->ids, 0);

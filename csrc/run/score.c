@@ -167,7 +167,7 @@ static gm_status next_pass(gm_scoring *s) {
         return GM_END;
     step_free(s->step);
     s->step = NULL;
-    const step_request request = {s->counts, s->mixes, s->n_sequences, want, NULL};
+    const step_request request = {s->counts, s->mixes, s->n_sequences, want, NULL, true};
     GM_TRY(step_new(s->model, &request, &s->step));
     drop_forks(s, s->at_labels && s->first_at ? 1 : 0);
     for (int p = 0; p < s->n_sequences; p++) {

@@ -10,6 +10,7 @@ struct gm_step {
     gm_batch_state *batch;
     adapter_mix **mixes; /* of each sequence; NULL: none has adapters */
     step_output output;
+    bool prompt; /* its rows are of prompts, and the model is on a device */
     gm_array *logits, *sums, *best;
     gm_array *here[3];         /* these, in memory of the host */
     gm_taps *taps;             /* or NULL */
@@ -56,6 +57,7 @@ static gm_status build(gm_step *st) {
     gm_scope *s = gm_scope_open();
     if (!s)
         return GM_ENOMEM;
+    scope_set_prompt(s, st->prompt && st->model->rounds);
     gm_array *roots[3] = {NULL};
     size_t n_roots = 1;
     const gm_model *m = st->model;
@@ -114,7 +116,9 @@ gm_status step_new(gm_model *m, const step_request *r, gm_step **out) {
     st->model = m;
     st->output = r->output;
     st->taps = r->taps;
-    gm_status status = batch_state_new(r->counts, r->n_sequences, m->layout.n_slots, m->layout.kv_type, &st->batch);
+    st->prompt = r->prompt && m->device;
+    gm_status status = batch_state_new(r->counts, r->n_sequences, st->prompt, m->layout.n_slots, m->layout.kv_type,
+                                       &st->batch);
     if (status == GM_OK)
         status = batch_state_place(st->batch, m->device);
     if (status == GM_OK)
@@ -128,10 +132,12 @@ gm_status step_new(gm_model *m, const step_request *r, gm_step **out) {
 }
 
 int step_sequences(const gm_step *st) { return st->batch->shape.sequences; }
+bool step_is_prompt(const gm_step *st) { return st->prompt; }
 const adapter_mix *step_mix(const gm_step *st, int sequence) { return st->mixes ? st->mixes[sequence] : NULL; }
 
 bool step_serves(const gm_step *st, const step_request *r) {
-    bool same = st->batch->shape.sequences == r->n_sequences && st->output == r->output;
+    bool same = st->batch->shape.sequences == r->n_sequences && st->output == r->output &&
+                st->prompt == (r->prompt && st->model->device);
     for (int i = 0; same && i < r->n_sequences; i++)
         same = batch_state_count(st->batch, i) == r->counts[i] &&
                adapter_mix_same(step_mix(st, i), r->mixes ? r->mixes[i] : NULL);

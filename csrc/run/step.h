@@ -14,18 +14,21 @@ typedef enum { STEP_LAST, STEP_ALL, STEP_NONE, STEP_HIDDEN } step_output;
 
 typedef struct gm_step gm_step;
 /* A pass over counts[i] rows of each sequence, with the adapters of its mix (mixes NULL: none have any). taps NULL, or
- * activations that are read and edited: they belong to the caller, outlive the step, and hold what its runs read. */
+ * activations that are read and edited: they belong to the caller, outlive the step, and hold what its runs read.
+ * prompt: rows have the arithmetic of prompts, which a device has for these; else that of rows that decode. */
 typedef struct {
     const int32_t *counts;
     adapter_mix *const *mixes;
     int n_sequences;
     step_output output;
     gm_taps *taps;
+    bool prompt;
 } step_request;
 gm_status step_new(gm_model *m, const step_request *request, gm_step **out);
 /* Whether the step is of such a pass, apart from its taps. */
 bool step_serves(const gm_step *step, const step_request *request);
 int step_sequences(const gm_step *step);
+bool step_is_prompt(const gm_step *step);
 const adapter_mix *step_mix(const gm_step *step, int sequence); /* NULL: it has none */
 void step_free(gm_step *step);                                  /* NULL is fine; abandons a run that is under way */
 bool step_is_running(const gm_step *step);

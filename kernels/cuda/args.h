@@ -325,11 +325,12 @@ typedef struct {
     int32_t item; /* bytes that a thread copies: 16, or 1, as always where there are scales */
 } cuda_pack_args;
 typedef struct {
-    float *out;
+    void *out;
     const void *weight;
-    const int32_t *tokens; /* NULL: rows as they come */
+    const int32_t *tokens; /* NULL: rows as they come, from `first` on */
     cuda_format format;
-    int64_t rows, k; /* rows: of out */
+    int64_t first, rows, k; /* rows: of out */
+    int32_t out_type;       /* f32, or bf16 */
     float scale;
 } cuda_rows_out_args;
 typedef struct {
@@ -407,4 +408,27 @@ typedef struct {
     int64_t x_matrices, w_matrices, x_matrix, w_matrix;
     float alpha, beta;
 } cuda_product_args;
+
+/* Products of prompts' rows: out [rows, of out_step] = x @ w.T + bias + residual, of f16 or bf16 [rows, k] and
+ * [columns, k]; with `up` act of it times the same with `up`. A row's bits do not depend on the others, nor on where w
+ * is cut. */
+typedef struct {
+    void *out;
+    const void *x, *w, *up;
+    const float *bias, *residual; /* residual: of out_step too; or NULL */
+    int64_t rows, columns, k, out_step;
+    int32_t out_type, glu;
+} cuda_prompt_args;
+typedef struct { /* act of gate times up, of [rows, columns] */
+    void *out;
+    const float *gate, *up;
+    int64_t rows, columns, out_step;
+    int32_t out_type, glu;
+} cuda_prompt_units_args;
+typedef struct {
+    void *out;
+    const float *x;
+    int64_t count; /* a multiple of 8 */
+    int32_t out_type;
+} cuda_prompt_rows_args;
 #endif

@@ -23,6 +23,7 @@ enum {
     BLASLT_PREFER_WORKSPACE = 1, /* what is asked of an algorithm */
     BLASLT_PREFER_REDUCTION = 3,
     BLASLT_PREFER_ALIGNMENT_A = 5, /* and of B, C, D after it */
+    BLASLT_REDUCTION_NONE = 0,     /* sums are not cut */
     BLASLT_REDUCTION_COMPUTE_TYPE = 2,
     BLASLT_REDUCTION_ANY = 7,
 };

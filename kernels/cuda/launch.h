@@ -37,6 +37,9 @@ size_t blaslt_workspace(const cuda_product_args *p);
 /* Starts a product by cuBLASLt, as cuda_start does, times `scale` where nothing is added; false: it is for own kernels.
  */
 bool blaslt_product(const cuda_product_args *p, float scale, void *workspace);
+/* The same of prompts' rows, of a 16-bit type, with float32 out: the same answer for a weight however many rows. */
+size_t blaslt_prompt_workspace(int64_t columns, int64_t k);
+bool blaslt_prompt(const cuda_prompt_args *p, int type, void *workspace);
 /* What no kernel takes, and was not known when it was recorded; the device says so at the next call. */
 void cuda_refuse(const char *what);
 
@@ -62,6 +65,13 @@ static inline bool is_aligned(const void *p, size_t bytes) { return (uintptr_t)p
 /* What other work is made of: launch_products.c, launch_reductions.c. */
 void cuda_start_product(const cuda_product_args *p);
 void cuda_start_softmax(const gm_softmax_args *a, int64_t rows);
+
+/* Products of prompts' rows (launch_prompts.c), by the tensor cores, of matrices of 16 bits and quantised ones. */
+static inline bool prompt_takes(const gm_matrix *w) { return w->format != GM_QUANT_f32 && w->k % 8 == 0; }
+bool cuda_prompt_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n);
+bool cuda_prompt_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n);
+/* Rows of a packed matrix to [rows, k] in bfloat16 (launch_packed.c). */
+void cuda_start_rounded_rows(void *out, const gm_matrix *w, int64_t first, int64_t rows);
 
 /* Dimensions that operands are walked over together, merged; at most CUDA_DIMS of them are in `shape`, the others are
  * `outer`: the launcher starts a kernel for each index of those. */

@@ -17,7 +17,7 @@ typedef struct {
     int64_t rows, columns, k, batch;
     int64_t x_step, w_step, out_step, add_step; /* from line to line */
     int64_t x_matrix, w_matrix, out_matrix, add_matrix;
-    int32_t type;
+    int32_t type, out_type;
     bool x_along_lines, w_along_lines, aligned;
     uint8_t add;
 } product_shape;
@@ -109,7 +109,7 @@ static bool shape_of(const cuda_product_args *p, product_shape *s) {
     s->rows = p->rows;
     s->columns = p->columns;
     s->k = p->k;
-    s->type = p->type;
+    s->type = s->out_type = p->type;
     s->out_step = p->rows == 1 ? p->columns : p->out_row;
     if ((p->out_column != 1 && p->columns > 1) || s->out_step < p->columns || !batch_fits(p, s) || !add_fits(p, s) ||
         !lies_dense(p->rows, p->k, p->x_row, p->x_k, &s->x_along_lines, &s->x_step) ||
@@ -128,12 +128,12 @@ size_t blaslt_workspace(const cuda_product_args *p) {
 }
 
 /* ---- what the library is told ---- */
-static blaslt_layout *new_layout(const cuda_blaslt *l, const product_shape *s, int64_t rows, int64_t columns,
+static blaslt_layout *new_layout(const cuda_blaslt *l, const product_shape *s, int type, int64_t rows, int64_t columns,
                                  int64_t step, int64_t matrix) {
     static const int types[] = {BLASLT_TYPE_F16, BLASLT_TYPE_BF16, BLASLT_TYPE_F32};
     blaslt_layout *made = NULL;
     const int32_t batch = (int32_t)s->batch;
-    if (l->layout_create(&made, types[float_index(s->type)], (uint64_t)rows, (uint64_t)columns, step) != BLASLT_SUCCESS)
+    if (l->layout_create(&made, types[float_index(type)], (uint64_t)rows, (uint64_t)columns, step) != BLASLT_SUCCESS)
         return NULL;
     if (l->layout_set(made, BLASLT_LAYOUT_BATCH, &batch, sizeof batch) == BLASLT_SUCCESS &&
         l->layout_set(made, BLASLT_LAYOUT_BATCH_STEP, &matrix, sizeof matrix) == BLASLT_SUCCESS)
@@ -159,19 +159,22 @@ static bool describe(const cuda_blaslt *l, product_plan *plan) {
         (s->add == ADD_BIAS &&
          l->desc_set(plan->desc, BLASLT_DESC_EPILOGUE, &epilogue, sizeof epilogue) != BLASLT_SUCCESS))
         return false;
-    plan->a = s->w_along_lines ? new_layout(l, s, s->columns, s->k, s->w_step, s->w_matrix)
-                               : new_layout(l, s, s->k, s->columns, s->w_step, s->w_matrix);
-    plan->b = s->x_along_lines ? new_layout(l, s, s->rows, s->k, s->x_step, s->x_matrix)
-                               : new_layout(l, s, s->k, s->rows, s->x_step, s->x_matrix);
-    plan->d = new_layout(l, s, s->columns, s->rows, s->out_step, s->out_matrix);
-    plan->c = new_layout(l, s, s->columns, s->rows, adds ? s->add_step : s->out_step,
+    plan->a = s->w_along_lines ? new_layout(l, s, s->type, s->columns, s->k, s->w_step, s->w_matrix)
+                               : new_layout(l, s, s->type, s->k, s->columns, s->w_step, s->w_matrix);
+    plan->b = s->x_along_lines ? new_layout(l, s, s->type, s->rows, s->k, s->x_step, s->x_matrix)
+                               : new_layout(l, s, s->type, s->k, s->rows, s->x_step, s->x_matrix);
+    plan->d = new_layout(l, s, s->out_type, s->columns, s->rows, s->out_step, s->out_matrix);
+    plan->c = new_layout(l, s, s->out_type, s->columns, s->rows, adds ? s->add_step : s->out_step,
                          adds ? s->add_matrix : s->out_matrix);
     return plan->a && plan->b && plan->c && plan->d;
 }
 static bool choose(const cuda_blaslt *l, blaslt_handle *handle, product_plan *plan) {
-    const uint64_t workspace = workspace_of(&plan->shape);
+    const bool prompt = plan->shape.type != plan->shape.out_type;
+    const uint64_t workspace = prompt ? MOST_WORKSPACE : workspace_of(&plan->shape);
     /* Each adds the parts of a sum in one order; all but one keep them in the type of the result. */
-    const uint32_t reduction = plan->shape.type == GM_T_F32 ? BLASLT_REDUCTION_ANY : BLASLT_REDUCTION_COMPUTE_TYPE;
+    const uint32_t reduction = prompt                         ? BLASLT_REDUCTION_NONE
+                               : plan->shape.type == GM_T_F32 ? BLASLT_REDUCTION_ANY
+                                                              : BLASLT_REDUCTION_COMPUTE_TYPE;
     const uint32_t alignment = plan->shape.aligned ? 16 : (uint32_t)type_bytes(plan->shape.type);
     blaslt_preference *preference = NULL;
     blaslt_choice choice = {.status = BLASLT_NOT_SUPPORTED};
@@ -199,8 +202,8 @@ static bool set_bias(const cuda_blaslt *l, const product_plan *plan, const void 
     return plan->shape.add != ADD_BIAS || l->desc_set(plan->desc, BLASLT_DESC_BIAS, &bias, sizeof bias) == 0;
 }
 /* NULL: the library has nothing for this shape. */
-static const product_plan *plan_of(const cuda_blaslt *l, struct cuda_products *all, const product_shape *s,
-                                   const void *bias) {
+static product_plan *plan_of(const cuda_blaslt *l, struct cuda_products *all, const product_shape *s,
+                             const void *bias) {
     uint64_t hash = 0xcbf29ce484222325ull;
     for (size_t i = 0; i < sizeof *s; i++) hash = (hash ^ ((const uint8_t *)s)[i]) * 0x100000001b3ull;
     product_plan *plan = &all->plans[(hash >> 32) % PLANS];
@@ -231,5 +234,55 @@ bool blaslt_product(const cuda_product_args *p, float scale, void *workspace) {
             break;
         }
     }
+    return true;
+}
+
+/* ---- products of prompts' rows: a row's bits do not depend on how many there are ----
+ * The algorithm of a weight is the one for PROMPT_ROWS of them, and it cuts no sum. */
+#define PROMPT_ROWS 2048
+#define LEAST_WEIGHT (1 << 16) /* elements of one that the library multiplies */
+
+size_t blaslt_prompt_workspace(int64_t columns, int64_t k) {
+    return columns * k >= LEAST_WEIGHT && blaslt_open() ? MOST_WORKSPACE : 0;
+}
+static product_shape prompt_shape(const cuda_prompt_args *p, int type, int64_t rows) {
+    product_shape s;
+    memset(&s, 0, sizeof s);
+    s.rows = rows;
+    s.columns = p->columns;
+    s.k = s.x_step = s.w_step = p->k;
+    s.batch = 1;
+    s.out_step = p->out_step;
+    s.add_step = p->residual ? p->out_step : p->columns;
+    s.type = type;
+    s.out_type = p->out_type;
+    s.aligned = true;
+    s.add = p->residual ? ADD_MATRIX : p->bias ? ADD_BIAS : ADD_NOTHING;
+    return s;
+}
+/* The plan for so many rows, with the algorithm of PROMPT_ROWS. */
+static product_plan *prompt_plan(const cuda_blaslt *l, struct cuda_products *all, const cuda_prompt_args *p, int type) {
+    const product_shape usual = prompt_shape(p, type, PROMPT_ROWS), wanted = prompt_shape(p, type, p->rows);
+    product_plan *plan = plan_of(l, all, &usual, p->bias);
+    if (!plan || p->rows == PROMPT_ROWS) return plan;
+    const blaslt_algorithm algorithm = plan->algorithm;
+    plan = plan_of(l, all, &wanted, p->bias);
+    if (plan) plan->algorithm = algorithm;
+    return plan;
+}
+bool blaslt_prompt(const cuda_prompt_args *p, int type, void *workspace) {
+    gm_device_state *d = cuda_issuing();
+    const cuda_blaslt *l = workspace ? blaslt_open() : NULL;
+    const bool aligned = p->out_step % 4 == 0 && p->k % 8 == 0 && is_aligned(p->out, 16) && is_aligned(p->x, 16) &&
+                         is_aligned(p->w, 16) && is_aligned(p->bias, 16) && is_aligned(p->residual, 16);
+    if (!d || !l || !aligned || p->up || (p->bias && p->residual)) return false;
+    struct cuda_products *all = products_of(l, d);
+    const product_plan *plan = all && all->handle ? prompt_plan(l, all, p, type) : NULL;
+    if (!plan || !set_bias(l, plan, p->bias)) return false;
+    const float alpha = 1, beta = p->residual ? 1 : 0;
+    const int status = l->multiply(all->handle, plan->desc, &alpha, p->w, plan->a, p->x, plan->b, &beta,
+                                   p->residual ? p->residual : p->out, plan->c, p->out, plan->d, &plan->algorithm,
+                                   workspace, MOST_WORKSPACE, d->stream);
+    if (status != BLASLT_SUCCESS) cuda_library_failed("a product of a prompt by cuBLASLt", l->status_text(status));
     return true;
 }

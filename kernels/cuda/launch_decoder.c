@@ -41,10 +41,49 @@ CUDA_CONTRACT(rope_cache)
 /* ---- attention over caches ---- */
 #define WIDE_HEADS "heads of more than 512 dimensions"
 
+/* Caches and heads that attention.cu has: of each type, 64, 128 and 256 dimensions, the kernels of one. */
+#define ATTENTION_DIMS 3
+#define ATTENTION_KERNELS 7
+enum { ATTENTION_TILE, ATTENTION_BLOCK };
+static const int halves_dims[ATTENTION_DIMS] = {64, 128, 256};
+#define HEADS_AT_ONCE 16
+#define TILE_SHARED(dim) ((size_t)2 * 2 * ((dim) > 128 ? 32 : 64) * (size_t)(dim) * 2) /* two tiles of both */
+#define BLOCK_SHARED(dim) ((size_t)(GM_KV_BLOCK * 3 / 2) * (size_t)(dim) * 2)          /* keys and half of the values */
+
+/* Which of halves_dims; -1: the kernels of decoder.cu. */
+static int halves_dim(const gm_attention_args *a) {
+    const int unit = a->kv_type == GM_T_KV_Q8_0 ? 32 : 16;
+    if (a->kv_type == GM_T_F32 || a->head_dim % unit != 0) return -1;
+    for (int i = 0; i < ATTENTION_DIMS; i++)
+        if (a->head_dim <= halves_dims[i]) return BLOCK_SHARED(halves_dims[i]) <= cuda_block_memory() ? i : -1;
+    return -1;
+}
+static cuda_kernel halves_kernel(const gm_attention_args *a, int dim, int which) {
+    const int type = a->kv_type == GM_T_F16 ? 0 : a->kv_type == GM_T_BF16 ? 1 : 2;
+    return (cuda_kernel)(CUDA_attention_tile_f16_64 + dim * ATTENTION_KERNELS + 2 * type + which);
+}
+static void start_tiles(const gm_attention_args *a, int dim, int64_t tiles) {
+    const int64_t group = a->n_heads / a->n_kv_heads, warps = group < CUDA_THREADS / 32 ? group : CUDA_THREADS / 32;
+    const int64_t blocks[3] = {tiles, a->n_kv_heads * blocks_of(group, warps), 1};
+    cuda_start_grid(halves_kernel(a, dim, ATTENTION_TILE), blocks, (int)warps * 32, TILE_SHARED(halves_dims[dim]), a);
+}
+static void start_blocks(const gm_attention_args *a, int dim, int64_t rows) {
+    const int64_t cuts = blocks_of(a->n_heads / a->n_kv_heads, HEADS_AT_ONCE);
+    const int64_t blocks[3] = {rows * a->n_kv_heads * cuts, a->max_blocks, 1};
+    cuda_start_grid(halves_kernel(a, dim, ATTENTION_BLOCK), blocks, CUDA_THREADS, BLOCK_SHARED(halves_dims[dim]), a);
+    cuda_start((cuda_kernel)(CUDA_attention_blocks_64 + dim * ATTENTION_KERNELS), rows * a->n_heads, CUDA_THREADS, 0,
+               a);
+}
+
 static void launch_attention(const void *args, int64_t begin, int64_t end) {
     const gm_attention_args *a = args;
-    const int64_t blocks[3] = {end * GM_QUERY_TILE, a->n_heads, 1};
+    const int dim = halves_dim(a);
     (void)begin;
+    if (dim >= 0) {
+        start_tiles(a, dim, end);
+        return;
+    }
+    const int64_t blocks[3] = {end * GM_QUERY_TILE, a->n_heads, 1};
     cuda_start_grid(CUDA_attention, blocks, CUDA_THREADS, 0, a);
 }
 bool cuda_attention(gm_recorder *r, const gm_attention_args *a, int64_t n) {
@@ -54,7 +93,12 @@ bool cuda_attention(gm_recorder *r, const gm_attention_args *a, int64_t n) {
 static void launch_attention_rows(const void *args, int64_t begin, int64_t end) {
     const gm_attention_args *a = args;
     const int64_t blocks[3] = {end * a->n_heads, a->max_blocks, 1};
+    const int dim = halves_dim(a);
     (void)begin;
+    if (dim >= 0) {
+        start_blocks(a, dim, end);
+        return;
+    }
     cuda_start_grid(CUDA_attention_split, blocks, CUDA_THREADS, 0, a);
     cuda_start(CUDA_attention_merge, end * a->n_heads, CUDA_THREADS, 0, a);
 }

@@ -62,10 +62,25 @@ static void start_rows_out(const cuda_rows_out_args *p) {
 static void launch_dequantize(const void *args, int64_t begin, int64_t end) {
     const gm_dequantize_args *a = args;
     (void)begin;
-    start_rows_out(&(cuda_rows_out_args){
-        .out = a->out, .weight = a->in, .format = format_in_rows(a->format), .rows = end, .k = a->k, .scale = 1});
+    start_rows_out(&(cuda_rows_out_args){.out = a->out,
+                                         .weight = a->in,
+                                         .format = format_in_rows(a->format),
+                                         .rows = end,
+                                         .k = a->k,
+                                         .out_type = GM_T_F32,
+                                         .scale = 1});
 }
 CUDA_CONTRACT(dequantize)
+void cuda_start_rounded_rows(void *out, const gm_matrix *w, int64_t first, int64_t rows) {
+    start_rows_out(&(cuda_rows_out_args){.out = out,
+                                         .weight = w->data,
+                                         .format = format_of(w->format, w->rows, w->k),
+                                         .first = first,
+                                         .rows = rows,
+                                         .k = w->k,
+                                         .out_type = GM_T_BF16,
+                                         .scale = 1});
+}
 static void launch_embed(const void *args, int64_t begin, int64_t end) {
     const gm_embed_args *a = args;
     (void)begin;
@@ -75,6 +90,7 @@ static void launch_embed(const void *args, int64_t begin, int64_t end) {
                                          .format = format_of(a->format, a->rows, a->k),
                                          .rows = end,
                                          .k = a->k,
+                                         .out_type = GM_T_F32,
                                          .scale = a->scale});
 }
 bool cuda_embed(gm_recorder *r, const gm_embed_args *a, int64_t n) {
@@ -151,6 +167,7 @@ static void launch_packed_matmul(const void *args, int64_t begin, int64_t end) {
 bool cuda_packed_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n) {
     if (a->form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
     if (a->weight.in_rows) return r->lack(r, IN_ROWS);
+    if (a->prompt && prompt_takes(&a->weight)) return cuda_prompt_matmul(r, a, n);
     return r->launch(r, launch_packed_matmul, a, sizeof *a, n, 0, 0);
 }
 static void launch_packed_glu(const void *args, int64_t begin, int64_t end) {
@@ -171,6 +188,7 @@ static void launch_packed_glu(const void *args, int64_t begin, int64_t end) {
 bool cuda_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
     if (a->form == GM_FORM_INT8 || a->out_form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
     if (a->gate.in_rows || a->up.in_rows) return r->lack(r, IN_ROWS);
+    if (a->prompt && prompt_takes(&a->gate) && prompt_takes(&a->up)) return cuda_prompt_glu(r, a, n);
     return r->launch(r, launch_packed_glu, a, sizeof *a, n, 0, 0);
 }
 

@@ -47,19 +47,27 @@ KERNEL(gm_after_pack, cuda_pack_args, WARP) { (void)a; }
 KERNEL(gm_rows_out, cuda_rows_out_args, CUDA_THREADS) {
     const int64_t eights = (a.k + 7) / 8, i = block_index() * CUDA_THREADS + thread_index();
     if (i >= a.rows * eights) return;
-    const int64_t row = i / eights, first = i % eights * 8, from = a.tokens ? a.tokens[row] : row;
+    const int64_t row = i / eights, first = i % eights * 8, from = a.tokens ? a.tokens[row] : a.first + row;
     const int64_t row_bytes = a.k / a.format.values * a.format.bytes;
-    float *out = a.out + row * a.k + first;
+    const int64_t to = row * a.k + first;
     if (first + 8 > a.k) { /* of dense rows alone, which are in no tiles */
         const uint8_t *p = (const uint8_t *)a.weight + from * row_bytes;
-        for (int64_t j = first; j < a.k; j++) out[j - first] = load_float(p, j, a.format.scale_type) * a.scale;
+        for (int64_t j = 0; first + j < a.k; j++)
+            store_float(a.out, to + j, load_float(p, first + j, a.format.scale_type) * a.scale, a.out_type);
         return;
     }
     with_row(a.format, a.weight, from, a.k, [&](const auto &values) {
         float eight[8];
         values.eight(first, eight);
+        if (a.out_type == GM_T_BF16) {
+            pack<uint16_t, 8> halves;
+            UNROLL for (int j = 0; j < 8; j++)
+                halves.at[j] = bfloat_of_float(eight[j] * a.scale);
+            *(pack<uint16_t, 8> *)((uint16_t *)a.out + to) = halves;
+            return;
+        }
         UNROLL for (int j = 0; j < 8; j++)
-            out[j] = eight[j] * a.scale;
+            ((float *)a.out)[to + j] = eight[j] * a.scale;
     });
 }
 

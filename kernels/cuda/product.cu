@@ -2,6 +2,7 @@
  * columns and matrices are: by tiles of k of the tensor cores for float16 and bfloat16, one after another for float32.
  * A launcher may cut k (launch_products.c). */
 #include "functions.cuh"
+#include "units.cuh"
 
 /* ---- float16 and bfloat16: a block makes 128 x 128 of out, each of 8 warps 64 x 32 of it, by steps of 32 along k ----
  */
@@ -100,23 +101,17 @@ DEVICE void multiply_step(float (&sum)[4][4][4], const uint16_t *x, const uint16
             }
     }
 }
-template <int TYPE> DEVICE void product_halves(const cuda_product_args &a) {
+/* The sums of a block, of a thread its own; load(x, w, k) brings a stage of both operands. */
+template <int TYPE, class LOAD>
+DEVICE void sum_halves(float (&sum)[4][4][4], int64_t k, bool w_along_k, LOAD load_stage) {
     uint16_t *x = (uint16_t *)block_memory(), *w = x + MMA_STAGES * MMA_STAGE / 2;
-    const product_place p = product_start(a, MMA_TILE, MMA_TILE, 2);
-    const bool w_along_k = a.w_k == 1;
-    const int warp = thread_index() / WARP, lane = thread_index() % WARP;
-    const int warp_row = warp / 4 * 64, warp_column = warp % 4 * 32;
-    const int64_t steps = (a.k + MMA_K - 1) / MMA_K;
+    const int warp = thread_index() / WARP, warp_row = warp / 4 * 64, warp_column = warp % 4 * 32;
+    const int64_t steps = (k + MMA_K - 1) / MMA_K;
     const auto load = [&](int64_t step) {
         const int64_t stage = step % MMA_STAGES * (MMA_STAGE / 2);
-        if (step < steps) {
-            load_along_k(x + stage, p.x, a.x_row, p.row, a.rows, step * MMA_K, a.k);
-            if (w_along_k) load_along_k(w + stage, p.w, a.w_column, p.column, a.columns, step * MMA_K, a.k);
-            else load_along_columns(w + stage, p.w, a.w_k, p.column, a.columns, step * MMA_K, a.k);
-        }
+        if (step < steps) load_stage(x + stage, w + stage, step * MMA_K);
         commit_copies();
     };
-    float sum[4][4][4];
     UNROLL for (int m = 0; m < 4; m++) UNROLL
         for (int n = 0; n < 4; n++) UNROLL
             for (int i = 0; i < 4; i++) sum[m][n][i] = 0;
@@ -130,6 +125,18 @@ template <int TYPE> DEVICE void product_halves(const cuda_product_args &a) {
         multiply_step<TYPE>(sum, x + stage, w + stage, w_along_k, warp_row, warp_column);
     }
     wait_copies<0>();
+}
+template <int TYPE> DEVICE void product_halves(const cuda_product_args &a) {
+    const product_place p = product_start(a, MMA_TILE, MMA_TILE, 2);
+    const bool w_along_k = a.w_k == 1;
+    const int warp = thread_index() / WARP, lane = thread_index() % WARP;
+    const int warp_row = warp / 4 * 64, warp_column = warp % 4 * 32;
+    float sum[4][4][4];
+    sum_halves<TYPE>(sum, a.k, w_along_k, [&](uint16_t *x, uint16_t *w, int64_t k) {
+        load_along_k(x, p.x, a.x_row, p.row, a.rows, k, a.k);
+        if (w_along_k) load_along_k(w, p.w, a.w_column, p.column, a.columns, k, a.k);
+        else load_along_columns(w, p.w, a.w_k, p.column, a.columns, k, a.k);
+    });
     uint16_t *out = (uint16_t *)a.out + p.out;
     UNROLL for (int m = 0; m < 4; m++) UNROLL
         for (int n = 0; n < 4; n++) UNROLL
@@ -215,15 +222,15 @@ DEVICE void store_wgmma(const cuda_product_args &a, const product_place &p, cons
         }
     }
 }
-template <int TYPE, int COLUMNS, bool X_ALONG_K, bool W_ALONG_K> DEVICE void product_wgmma(const cuda_product_args &a) {
+/* The sums of a block, of a thread its own. */
+template <int TYPE, int COLUMNS, bool X_ALONG_K, bool W_ALONG_K>
+DEVICE void sum_wgmma(float (&sum)[COLUMNS / 2], wgmma_loader<WGMMA_ROWS, X_ALONG_K> &from_x,
+                      wgmma_loader<COLUMNS, W_ALONG_K> &from_w, int64_t k) {
     constexpr int X_STAGE = WGMMA_ROWS * WGMMA_K * 2, STAGE = X_STAGE + COLUMNS * WGMMA_K * 2;
     constexpr int X_NEXT = X_ALONG_K ? 32 : 2048, W_NEXT = W_ALONG_K ? 32 : 2048; /* bytes to the next sixteen of k */
     char *room = block_memory();
     room += (1024 - (uintptr_t)room % 1024) % 1024;
-    const product_place p = product_start(a, WGMMA_ROWS, COLUMNS, 2);
-    const int group = thread_index() / 128, steps = (int)((a.k + WGMMA_K - 1) / WGMMA_K);
-    wgmma_loader<WGMMA_ROWS, X_ALONG_K> from_x(p.x, a.x_row, a.x_k, p.row, a.rows, a.k);
-    wgmma_loader<COLUMNS, W_ALONG_K> from_w(p.w, a.w_column, a.w_k, p.column, a.columns, a.k);
+    const int group = thread_index() / 128, steps = (int)((k + WGMMA_K - 1) / WGMMA_K);
     const auto load = [&](int step) {
         char *stage = room + step % WGMMA_STAGES * STAGE;
         if (step < steps) {
@@ -232,7 +239,6 @@ template <int TYPE, int COLUMNS, bool X_ALONG_K, bool W_ALONG_K> DEVICE void pro
         }
         commit_copies();
     };
-    float sum[COLUMNS / 2];
     UNROLL for (int i = 0; i < COLUMNS / 2; i++)
         sum[i] = 0;
     for (int s = 0; s < WGMMA_STAGES - 2; s++) load(s);
@@ -254,6 +260,13 @@ template <int TYPE, int COLUMNS, bool X_ALONG_K, bool W_ALONG_K> DEVICE void pro
     }
     wgmma_wait<0>();
     wait_copies<0>();
+}
+template <int TYPE, int COLUMNS, bool X_ALONG_K, bool W_ALONG_K> DEVICE void product_wgmma(const cuda_product_args &a) {
+    const product_place p = product_start(a, WGMMA_ROWS, COLUMNS, 2);
+    wgmma_loader<WGMMA_ROWS, X_ALONG_K> from_x(p.x, a.x_row, a.x_k, p.row, a.rows, a.k);
+    wgmma_loader<COLUMNS, W_ALONG_K> from_w(p.w, a.w_column, a.w_k, p.column, a.columns, a.k);
+    float sum[COLUMNS / 2];
+    sum_wgmma<TYPE, COLUMNS, X_ALONG_K, W_ALONG_K>(sum, from_x, from_w, a.k);
     store_wgmma<TYPE>(a, p, sum);
 }
 #define PRODUCT_WGMMA(TYPE, COLUMNS, X, W) product_wgmma<TYPE, COLUMNS, X, W>(a)
@@ -405,3 +418,98 @@ KERNEL(gm_product_any, cuda_product_args, CUDA_THREADS) {
         sum = fmaf(load_float(a.x, x, a.type), load_float(a.w, w, a.type), sum);
     store_float(a.out, to, product_value(a, sum, o.at[3] + row * a.add_row + column * a.add_column), a.type);
 }
+
+/* ---- prompts' rows ---- */
+KERNEL(gm_prompt_rows, cuda_prompt_rows_args, CUDA_THREADS) {
+    const int64_t i = (block_index() * CUDA_THREADS + thread_index()) * 8;
+    if (i >= a.count) return;
+    const pack<four, 2> x = *(const pack<four, 2> *)(a.x + i);
+    pack<uint16_t, 8> out;
+    UNROLL for (int j = 0; j < 8; j++) {
+        const float one = x.at[j / 4].at[j % 4];
+        out.at[j] = a.out_type == GM_T_F16 ? narrow<GM_T_F16>(one) : narrow<GM_T_BF16>(one);
+    }
+    *(pack<uint16_t, 8> *)((uint16_t *)a.out + i) = out;
+}
+KERNEL(gm_prompt_units, cuda_prompt_units_args, CUDA_THREADS) {
+    const int64_t i = block_index() * CUDA_THREADS + thread_index();
+    if (i >= a.rows * a.columns) return;
+    store_float(a.out, i / a.columns * a.out_step + i % a.columns, glu_value(a.glu, 0, 0, a.gate[i], a.up[i]),
+                a.out_type);
+}
+/* Lines of the right operand: of a matrix, or of two, in turn. A thread reads lines that are all even, or all odd. */
+struct prompt_lines {
+    const uint16_t *from;
+    int64_t step, count;
+    METHOD prompt_lines(const cuda_prompt_args &a, int line) {
+        const bool odd = a.up && line % 2;
+        from = odd ? (const uint16_t *)a.up - a.k / 2 : (const uint16_t *)a.w;
+        step = a.up ? a.k / 2 : a.k;
+        count = a.up ? 2 * a.columns : a.columns;
+    }
+};
+/* Which rows and lines a block is for. */
+struct prompt_place {
+    int64_t row, line;
+    METHOD prompt_place(const cuda_prompt_args &a, int tile_rows, int tile_lines) {
+        const int64_t down = (a.rows + tile_rows - 1) / tile_rows;
+        row = block_index() % down * tile_rows;
+        line = block_index() / down * tile_lines;
+    }
+};
+/* Two sums of a row, of lines side by side: two elements, or a gate and what it gates. */
+DEVICE void store_prompt(const cuda_prompt_args &a, int64_t row, int64_t line, float first, float second) {
+    if (row >= a.rows) return;
+    if (a.up) {
+        if (line / 2 >= a.columns) return;
+        store_float(a.out, row * a.out_step + line / 2, glu_value(a.glu, 0, 0, first, second), a.out_type);
+        return;
+    }
+    const float both[2] = {first, second};
+    float *out = (float *)a.out + row * a.out_step;
+    UNROLL for (int i = 0; i < 2; i++) {
+        if (line + i >= a.columns) continue;
+        float value = both[i];
+        if (a.bias) value += a.bias[line + i];
+        if (a.residual) value += a.residual[row * a.out_step + line + i];
+        out[line + i] = value;
+    }
+}
+template <int TYPE> DEVICE void prompt_halves(const cuda_prompt_args &a) {
+    const prompt_place p(a, MMA_TILE, MMA_TILE);
+    const prompt_lines w(a, thread_index() / (MMA_K / 8));
+    const int warp = thread_index() / WARP, lane = thread_index() % WARP;
+    float sum[4][4][4];
+    sum_halves<TYPE>(sum, a.k, true, [&](uint16_t *to_x, uint16_t *to_w, int64_t k) {
+        load_along_k(to_x, (const uint16_t *)a.x, a.k, p.row, a.rows, k, a.k);
+        load_along_k(to_w, w.from, w.step, p.line, w.count, k, a.k);
+    });
+    UNROLL for (int m = 0; m < 4; m++) UNROLL
+        for (int n = 0; n < 4; n++) UNROLL
+            for (int i = 0; i < 2; i++)
+                store_prompt(a, p.row + warp / 4 * 64 + m * 16 + lane / 4 + i * 8,
+                             p.line + warp % 4 * 32 + n * 8 + lane % 4 * 2, sum[m][n][2 * i], sum[m][n][2 * i + 1]);
+}
+#if HAS_WGMMA
+template <int TYPE, int LINES> DEVICE void prompt_wgmma(const cuda_prompt_args &a) {
+    const prompt_place p(a, WGMMA_ROWS, LINES);
+    const prompt_lines w(a, thread_index() / (WGMMA_K / 8));
+    const int warp = thread_index() / WARP, lane = thread_index() % WARP;
+    wgmma_loader<WGMMA_ROWS, true> from_x((const uint16_t *)a.x, a.k, 1, p.row, a.rows, a.k);
+    wgmma_loader<LINES, true> from_w(w.from, w.step, 1, p.line, w.count, a.k);
+    float sum[LINES / 2];
+    sum_wgmma<TYPE, LINES, true, true>(sum, from_x, from_w, a.k);
+    UNROLL for (int i = 0; i < LINES / 2; i += 2)
+        store_prompt(a, p.row + warp * 16 + lane / 4 + i / 2 % 2 * 8, p.line + i / 4 * 8 + lane % 4 * 2, sum[i],
+                     sum[i + 1]);
+}
+#define PROMPT_WGMMA(TYPE, LINES) prompt_wgmma<TYPE, LINES>(a)
+#else
+#define PROMPT_WGMMA(TYPE, LINES) (void)a
+#endif
+KERNEL(gm_prompt_f16, cuda_prompt_args, CUDA_THREADS) { prompt_halves<GM_T_F16>(a); }
+KERNEL(gm_prompt_f16_128, cuda_prompt_args, CUDA_THREADS) { PROMPT_WGMMA(GM_T_F16, 128); }
+KERNEL(gm_prompt_f16_256, cuda_prompt_args, CUDA_THREADS) { PROMPT_WGMMA(GM_T_F16, 256); }
+KERNEL(gm_prompt_bf16, cuda_prompt_args, CUDA_THREADS) { prompt_halves<GM_T_BF16>(a); }
+KERNEL(gm_prompt_bf16_128, cuda_prompt_args, CUDA_THREADS) { PROMPT_WGMMA(GM_T_BF16, 128); }
+KERNEL(gm_prompt_bf16_256, cuda_prompt_args, CUDA_THREADS) { PROMPT_WGMMA(GM_T_BF16, 256); }

@@ -128,6 +128,12 @@ DEVICE uint16_t bfloat_of_float(float x) {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
     return h;
 }
+/* 2^x, within 2 ulp. */
+DEVICE float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 /* One step of the tensor cores: d[16][8] += a[16][16] * b[16][8], spread over a warp as PTX's mma.m16n8k16 has it. */
 DEVICE void mma_f16(float *d, const uint32_t *a, const uint32_t *b) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "

@@ -16,7 +16,7 @@
 static void layout(void) {
     const int32_t counts[3] = {3, 1, 40}, tokens[40] = {7, 8, 9};
     gm_batch_state *b;
-    CHECK(batch_state_new(counts, 3, 2, GM_FLOAT16, &b) == GM_OK);
+    CHECK(batch_state_new(counts, 3, false, 2, GM_FLOAT16, &b) == GM_OK);
     const gm_batch_view *v = &b->view;
     CHECK(b->shape.rows == 44 && b->shape.sequences == 3 && b->shape.slots == 2 && b->shape.tiles == 5);
     CHECK(b->kv_type == GM_FLOAT16 && b->max_blocks == 0 && !batch_state_has_single_rows(b));
@@ -45,7 +45,7 @@ static void layout(void) {
     for (int i = 0; i < 2 * 2 * 3; i++)
         CHECK((v->caches[i].state != NULL) == (i == (1 * 2 + 0) * 3 + 2 || i == (1 * 2 + 1) * 3 + 2));
     batch_state_free(b);
-    CHECK(batch_state_new((int32_t[]){1, 1}, 2, 0, GM_FLOAT32, &b) == GM_OK);
+    CHECK(batch_state_new((int32_t[]){1, 1}, 2, false, 0, GM_FLOAT32, &b) == GM_OK);
     CHECK(b->shape.tiles == 0 && batch_state_has_single_rows(b));
     batch_state_free(b);
     batch_state_free(NULL);
@@ -53,9 +53,10 @@ static void layout(void) {
 
 static void refusals(void) {
     gm_batch_state *b;
-    CHECK_ERROR(batch_state_new((int32_t[]){1, 0}, 2, 1, GM_FLOAT32, &b), GM_EVALUE, "sequence 1 has 0 rows");
-    CHECK_ERROR(batch_state_new((int32_t[]){1}, 0, 1, GM_FLOAT32, &b), GM_EVALUE, "0 rows of 0 sequences");
-    CHECK_ERROR(batch_state_new((int32_t[]){INT32_MAX, INT32_MAX}, 2, 1, GM_FLOAT32, &b), GM_EVALUE, "2 sequences");
+    CHECK_ERROR(batch_state_new((int32_t[]){1, 0}, 2, false, 1, GM_FLOAT32, &b), GM_EVALUE, "sequence 1 has 0 rows");
+    CHECK_ERROR(batch_state_new((int32_t[]){1}, 0, false, 1, GM_FLOAT32, &b), GM_EVALUE, "0 rows of 0 sequences");
+    CHECK_ERROR(batch_state_new((int32_t[]){INT32_MAX, INT32_MAX}, 2, false, 1, GM_FLOAT32, &b), GM_EVALUE,
+                "2 sequences");
     CHECK(!b);
 }
 
@@ -131,7 +132,7 @@ static void recorded_unseen(const int32_t *counts) {
     gm_array *out[3], *want[3];
     gm_plan *plan = NULL;
     CHECK(caches_new(&seen) && caches_new(&unseen));
-    CHECK(batch_state_new(counts, SEQUENCES, 3, GM_FLOAT32, &b) == GM_OK);
+    CHECK(batch_state_new(counts, SEQUENCES, false, 3, GM_FLOAT32, &b) == GM_OK);
     b->max_blocks = 1;
     gm_scope *s = gm_scope_open();
     build(s, b, out);
@@ -170,7 +171,7 @@ static void misfits(void) {
     gm_batch_state *b;
     const gm_attention_spec spec = {.slot = 3, .n_heads = HEADS, .n_kv_heads = HEADS, .head_dim = DIM, .scale = 1};
     gm_scope *s = gm_scope_open();
-    CHECK(batch_state_new((int32_t[]){2}, 1, 3, GM_FLOAT32, &b) == GM_OK);
+    CHECK(batch_state_new((int32_t[]){2}, 1, false, 3, GM_FLOAT32, &b) == GM_OK);
     gm_array *x = noise(s, 3, HEADS * DIM), *two = noise(s, 2, HEADS * DIM);
     gm_array *angles = gm_reshape(s, noise(s, 3, 2 * HALF), 3, (int64_t[]){3, 2, HALF});
     gm_array *fit = gm_reshape(s, noise(s, 2, 2 * HALF), 3, (int64_t[]){2, 2, HALF});
@@ -194,7 +195,7 @@ static void failures(void) {
     long n = 1;
     for (; status != GM_OK && n < 100; n++) {
         memory_fail_at(n);
-        status = batch_state_new((int32_t[]){3, 17}, 2, 3, GM_FLOAT32, &b);
+        status = batch_state_new((int32_t[]){3, 17}, 2, false, 3, GM_FLOAT32, &b);
         memory_fail_at(0);
         gm_take_error(&e);
         CHECK((status == GM_OK && b) || (status == GM_ENOMEM && e.code == GM_ENOMEM && !b));

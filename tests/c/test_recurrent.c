@@ -68,7 +68,7 @@ static gm_status run_pass(layer *l, const int *sequence, int n, const int *done,
     const int32_t tokens[LONGEST + 1] = {0};
     gm_array *in[5] = {NULL}, *out = NULL;
     gm_batch_state *batch;
-    gm_status status = batch_state_new(counts, n, 2, GM_FLOAT32, &batch);
+    gm_status status = batch_state_new(counts, n, false, 2, GM_FLOAT32, &batch);
     if (status != GM_OK)
         return status;
     for (int i = 0; i < n; i++) {
@@ -299,8 +299,8 @@ static void refusals(void) {
     gm_scope *s = gm_scope_open();
     gm_batch_state *batch, *small;
     float data[64] = {0};
-    CHECK(batch_state_new((int32_t[]){2, 1}, 2, 2, GM_FLOAT32, &batch) == GM_OK);
-    CHECK(batch_state_new((int32_t[]){1, 1}, 2, 2, GM_FLOAT32, &small) == GM_OK);
+    CHECK(batch_state_new((int32_t[]){2, 1}, 2, false, 2, GM_FLOAT32, &batch) == GM_OK);
+    CHECK(batch_state_new((int32_t[]){1, 1}, 2, false, 2, GM_FLOAT32, &small) == GM_OK);
     gm_array *x = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){3, 8}, data);
     gm_array *weight = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){8, 4}, data);
     gm_array *gates = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){3, 2}, data);

@@ -88,6 +88,8 @@ WORK(scatter)
 WORK(quantized_matmul)
 WORK(packed_matmul)
 WORK(packed_glu)
+WORK(attention)
+WORK(attention_rows)
 static bool run_memcpy(const void *args, int64_t n) {
     const gm_copy_args *a = args;
     return device_cuda.copy(device, a->out, a->in, (size_t)n) == DEVICE_OK;
@@ -409,6 +411,8 @@ static void bench_packed(void) {
     free_memory();
 }
 
+#include "bench_models.h"
+
 int main(int argc, char **argv) {
     char why[DEVICE_WHY] = "";
     if (argc > 1)
@@ -435,6 +439,7 @@ int main(int argc, char **argv) {
         bench_orders();
         bench_quantized();
     }
+    bench_models();
     bench_packed();
     return 0;
 }

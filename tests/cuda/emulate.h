@@ -133,6 +133,7 @@ DEVICE uint16_t bfloat_of_float(float x) {
     const uint32_t bits = bits_of_float(x);
     return x != x ? 0x7fff : (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
+DEVICE float power_of_two(float x) { return exp2f(x); }
 typedef float (*emulated_widen)(uint16_t);
 static inline float emulated_bfloat(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
 static inline float emulated_half(uint16_t h) { return float_of_half(h); }

@@ -123,13 +123,14 @@ EXPORT int cublasLtMatmulPreferenceSetAttribute(preference *p, int attribute, co
 }
 
 /* ---- products ---- */
-/* What a product is given, so that an algorithm is used for that alone. */
+/* What a product is given, so that an algorithm is used for that alone; of prompts' rows for any number of them. */
 static uint64_t sum_of(const desc *d, const layout *a, const layout *b, const layout *c, const layout *out) {
     const layout *const all[] = {a, b, c, out};
     uint64_t sum = (uint64_t)(4 * d->turn_a + 2 * d->turn_b + d->epilogue);
     for (int i = 0; i < 4; i++) {
-        const uint64_t words[] = {(uint64_t)all[i]->type, (uint64_t)all[i]->batch, all[i]->rows,
-                                  all[i]->columns,        (uint64_t)all[i]->step,  (uint64_t)all[i]->matrix};
+        const uint64_t words[] = {(uint64_t)all[i]->type, (uint64_t)all[i]->batch,
+                                  all[i]->rows,           i && a->type != out->type ? 0 : all[i]->columns,
+                                  (uint64_t)all[i]->step, (uint64_t)all[i]->matrix};
         for (int w = 0; w < 6; w++)
             sum = sum * 31 + words[w];
     }
@@ -139,8 +140,8 @@ static bool fit(const desc *d, const layout *a, const layout *b, const layout *c
     const uint64_t rows = d->turn_a ? a->columns : a->rows, k = d->turn_a ? a->rows : a->columns;
     return rows == out->rows && k == (d->turn_b ? b->columns : b->rows) &&
            out->columns == (d->turn_b ? b->rows : b->columns) && c->rows == out->rows && c->columns == out->columns &&
-           a->type == out->type && b->type == out->type && c->type == out->type && a->batch == out->batch &&
-           b->batch == out->batch && c->batch == out->batch;
+           (a->type == out->type || out->type == F32) && b->type == a->type && c->type == out->type &&
+           a->batch == out->batch && b->batch == out->batch && c->batch == out->batch;
 }
 EXPORT int cublasLtMatmulAlgoGetHeuristic(int *handle, desc *d, layout *a, layout *b, layout *c, layout *out,
                                           preference *p, int asked, choice *choices, int *found) {
@@ -150,7 +151,11 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(int *handle, desc *d, layout *a, layou
     if (error || (mode && strcmp(mode, "refuses") == 0))
         return NOT_SUPPORTED;
     /* Parts of sums of 16-bit numbers are to be float32. */
-    if (*handle != HANDLE || asked != 1 || p->reduction != (out->type ? 2 : 7) || !fit(d, a, b, c, out))
+    if (*handle != HANDLE || asked != 1 ||
+        p->reduction != (a->type != out->type ? 0
+                         : out->type          ? 2
+                                              : 7) ||
+        !fit(d, a, b, c, out))
         return INVALID;
     choices[0] = (choice){.chosen = {{sum_of(d, a, b, c, out), p->alignments[0]}}, .workspace = p->workspace};
     *found = 1;
@@ -195,7 +200,7 @@ typedef struct {
     size_t workspace_bytes;
 } product;
 static void one_matrix(const product *p, int64_t m) {
-    const int type = p->lout->type;
+    const int type = p->la->type, out_type = p->lout->type;
     const int64_t k = (int64_t)(p->d->turn_a ? p->la->rows : p->la->columns);
     for (int64_t j = 0; j < (int64_t)p->lout->columns; j++)
         for (int64_t i = 0; i < (int64_t)p->lout->rows; i++) {
@@ -207,10 +212,10 @@ static void one_matrix(const product *p, int64_t m) {
                            p->b, m * p->lb->matrix + (p->d->turn_b ? j + s * p->lb->step : s + j * p->lb->step), type);
             float x = p->alpha * (float)sum;
             if (p->beta != 0)
-                x += p->beta * value(p->c, m * p->lc->matrix + i + j * p->lc->step, type);
+                x += p->beta * value(p->c, m * p->lc->matrix + i + j * p->lc->step, out_type);
             if (p->d->epilogue == 4)
-                x += value(p->d->bias, i, type);
-            put_value(p->out, m * p->lout->matrix + i + j * p->lout->step, x, type);
+                x += value(p->d->bias, i, out_type);
+            put_value(p->out, m * p->lout->matrix + i + j * p->lout->step, x, out_type);
         }
 }
 static void multiply(void *of) {

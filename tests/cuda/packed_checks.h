@@ -163,7 +163,7 @@ static void check_pack(void) {
 /* ---- products ---- */
 static const int64_t token_counts[] = {1, 2, 3, 7, 8, 9, 16, 17, 33, 64, 65, 512};
 static int64_t random_tokens(int64_t rows) { return token_counts[below(rows > 20 ? 8 : 12)]; }
-static const float sum_ulps = 256;
+static const float sum_ulps = 256, prompt_ulps = 1 << 18; /* prompt: of the largest; what is rounded has eight bits */
 
 /* Each of some tokens alone on the device gives the bits that it has among the others, which out holds. */
 #define CHECK_ALONE(name, d, x_bytes, tokens, out, out_bytes)                                                          \
@@ -206,14 +206,41 @@ static void packed_product_case(int format, int c, bool whole) {
     const double size = tiles ? fmax(largest_of(out, tokens * rows, GM_T_F32), 1) : 1;
     compare_out(gm_quants[format].doc, out, tokens * rows, GM_T_F32, ulps, size);
     CHECK_ALONE(packed_matmul, d, k * bytes_of(type), tokens, out, rows * 4);
+    d.prompt = true, d.x = x.device, d.out = floats_of(out.device);
+    RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
+    compare_out("of a prompt", out, tokens * rows, GM_T_F32, prompt_ulps,
+                fmax(largest_of(out, tokens * rows, GM_T_F32), 1));
+    CHECK_ALONE(packed_matmul, d, k * bytes_of(type), tokens, out, rows * 4);
+    d.prompt = c % 2;
     h.residual = floats_of(residual.host), d.residual = floats_of(residual.device);
     d.x = x.device, d.out = floats_of(out.device);
     RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
-    compare_out("with a residual", out, tokens * rows, GM_T_F32, ulps, size);
+    const bool rounds = d.prompt;
+    const double of_all = rounds ? fmax(largest_of(out, tokens * rows, GM_T_F32), 1) : size;
+    compare_out("with a residual", out, tokens * rows, GM_T_F32, rounds ? prompt_ulps : ulps, of_all);
     RUN_IN_PLACE(packed_matmul, d, residual, tokens, out, residual, tokens * rows * 4);
-    compare_out("over the residual", out, tokens * rows, GM_T_F32, ulps, size);
+    compare_out("over the residual", out, tokens * rows, GM_T_F32, rounds ? prompt_ulps : ulps, of_all);
+}
+/* Shapes that libraries multiply: a prompt's rows alone, and more of them or fewer. */
+static void large_prompt_case(int format, int64_t tokens, int64_t rows, int64_t k) {
+    const packed_pair w = random_packed(format, rows, k, false);
+    const operand x = random_operand(tokens * k, GM_T_F32, SMALL), out = operand_of((size_t)(tokens * rows) * 4);
+    gm_packed_matmul_args d = {.out = floats_of(out.device),
+                               .x = x.device,
+                               .weight = {.data = w.packed.device, .format = format, .rows = rows, .k = k},
+                               .prompt = true};
+    gm_packed_glu_args g = {.out = out.device, .x = x.device, .gate = d.weight, .up = d.weight, .prompt = true};
+    if (!device_cuda.contracts->packed_matmul(&device_recorder, &d, tokens))
+        failed++;
+    CHECK_ALONE(packed_matmul, d, k * 4, tokens, out, rows * 4);
+    if (!device_cuda.contracts->packed_glu(&device_recorder, &g, tokens))
+        failed++;
+    CHECK_ALONE(packed_glu, g, k * 4, tokens, out, rows * 4);
 }
 static void check_packed_matmul(void) {
+    const int64_t large = cases < 20 ? 256 : 2048;
+    for (int i = 0; i < 2; i++, free_memory())
+        large_prompt_case(i ? GM_QUANT_q4_0 : GM_QUANT_bf16, large / 8 + 9, large, 256);
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int c = 0; c < 1 + cases / 30; c++, free_memory())
             packed_product_case(format, c, false), packed_product_case(format, c, true);
@@ -237,6 +264,11 @@ static void packed_glu_case(int format, int c, bool whole) {
     d.out = out.device, d.x = x.device, d.gate.data = gate.packed.device, d.up.data = up.packed.device;
     RUN_BOTH(packed_glu, h, d, tokens, out, (size_t)(tokens * rows * bytes_of(type)));
     compare_out(gm_quants[format].doc, out, tokens * rows, type, rounded ? 1 : 4 * sum_ulps,
+                fmax(largest_of(out, tokens * rows, type), 1));
+    CHECK_ALONE(packed_glu, d, k * bytes_of(type), tokens, out, rows * bytes_of(type));
+    d.prompt = true, d.x = x.device, d.out = out.device;
+    RUN_BOTH(packed_glu, h, d, tokens, out, (size_t)(tokens * rows * bytes_of(type)));
+    compare_out("of a prompt", out, tokens * rows, type, rounded ? 4 : 4 * prompt_ulps,
                 fmax(largest_of(out, tokens * rows, type), 1));
     CHECK_ALONE(packed_glu, d, k * bytes_of(type), tokens, out, rows * bytes_of(type));
 }

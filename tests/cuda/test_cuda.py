@@ -407,6 +407,31 @@ def test_a_model(run, tmp_path, case):
     """)
 
 
+def test_prompts_have_an_arithmetic_of_their_own(run, tmp_path):
+    """Of weights and a cache of 16 bits, by the tensor cores: a row has its bits however its prompt is cut, down to a
+    single row, and whatever else is decoded; prompts by single rows have the arithmetic of rows that decode."""
+    path = Golden().save(str(tmp_path), "llama")
+    run(f"""
+        model = gomlx._gomlx.load_model({path!r}, device=1, dtype="float16", kv_dtype="float16")
+        ids = {Golden().ids("llama")[:13]!r}
+
+        def go_on(session, ids, n=4, **options):
+            return [(e.id, np.float32(e.logprob).tobytes()) for e in
+                    gomlx._gomlx.stream(session, None, ids, max_tokens=n, **options) if e.id >= 0]
+
+        whole = go_on(model.new_session(), ids)
+        for cuts in ([5], [12], [1, 2, 12]):
+            parts = model.new_session()
+            for cut in cuts:
+                go_on(parts, ids[:cut], 0)
+            assert go_on(parts, ids) == whole, cuts
+        logits = model.logits([ids])[0]
+        assert np.array_equal(logits, model.logits([ids[:7], ids, ids[:1]])[1])
+        by_rows = go_on(model.new_session(), ids, prefill="token")
+        assert by_rows[0] != whole[0] and [e[0] for e in by_rows] == [e[0] for e in whole]
+    """)
+
+
 @pytest.mark.slow
 def test_the_packaged_model(run):
     """Its formats, rows that are rounded as well, a cache in eight bits, and what a GPU does not have."""
@@ -422,7 +447,8 @@ def test_the_packaged_model(run):
                 assert np.array_equal(weights, out.setdefault("weights", weights))
         (cpu, _), (gpu, placed) = out["cpu"], out["cuda"]
         assert placed["device_name"] == "a card that is not there"
-        assert np.sqrt(((gpu - cpu) ** 2).mean() / (cpu ** 2).mean()) < 1e-3        # roundings of keys may differ
+        away = np.sqrt(((gpu - cpu) ** 2).mean() / (cpu ** 2).mean())
+        assert away < 2e-3, away        # roundings of keys may differ, and queries and weights are rounded to ten bits
     """)
 
 

@@ -6,7 +6,7 @@
 #include "core/device.h"
 #include "ops/ops.h"
 
-static gm_status measure(const int32_t *counts, int n_sequences, gm_batch_shape *shape) {
+static gm_status measure(const int32_t *counts, int n_sequences, bool prompt, gm_batch_shape *shape) {
     int64_t rows = 0, tiles = 0;
     for (int i = 0; i < n_sequences; i++) {
         if (counts[i] < 1)
@@ -18,7 +18,7 @@ static gm_status measure(const int32_t *counts, int n_sequences, gm_batch_shape 
         return gm_fail(GM_EVALUE, "batch: %lld rows of %d sequences, expected 1 to %d", (long long)rows, n_sequences,
                        INT32_MAX);
     shape->rows = (int32_t)rows;
-    shape->tiles = rows > n_sequences ? (int32_t)tiles : 0;
+    shape->tiles = prompt || rows > n_sequences ? (int32_t)tiles : 0;
     return GM_OK;
 }
 
@@ -55,10 +55,11 @@ static void release_parts(const gm_batch_state *b) {
     gm_release(b->last);
 }
 
-gm_status batch_state_new(const int32_t *counts, int n_sequences, int n_slots, int kv_type, gm_batch_state **out) {
+gm_status batch_state_new(const int32_t *counts, int n_sequences, bool prompt, int n_slots, int kv_type,
+                          gm_batch_state **out) {
     gm_batch_shape shape = {.sequences = n_sequences, .slots = n_slots};
     *out = NULL;
-    GM_TRY(measure(counts, n_sequences, &shape));
+    GM_TRY(measure(counts, n_sequences, prompt, &shape));
     gm_batch_state *b = memory_zeroed(sizeof *b);
     const int64_t bytes = batch_bytes(&shape);
     if (!b || !(b->block = array_new(NULL, GM_UINT8, 1, &bytes))) {

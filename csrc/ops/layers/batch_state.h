@@ -24,8 +24,10 @@ struct gm_batch_state {
     gm_buffer *sent; /* the device's tables */
 };
 
-/* counts: rows of each sequence, 1 or more. All else is zeros. */
-gm_status batch_state_new(const int32_t *counts, int n_sequences, int n_slots, int kv_type, gm_batch_state **out);
+/* counts: rows of each sequence, 1 or more. prompt: attention goes by tiles even where each has one row, whose bits a
+ * device then gives as among more. All else is zeros. */
+gm_status batch_state_new(const int32_t *counts, int n_sequences, bool prompt, int n_slots, int kv_type,
+                          gm_batch_state **out);
 gm_status batch_state_place(gm_batch_state *b, int device); /* once, when it is new */
 void batch_state_free(gm_batch_state *b);                   /* NULL is fine */
 static inline int32_t batch_state_count(const gm_batch_state *b, int sequence) {

@@ -98,6 +98,9 @@ gm_array *gm_quantize_activations(gm_scope *s, gm_array *x) {
 }
 
 /* ---- product ---- */
+typedef struct { int32_t prompt; } product_param;
+static const gm_field product_fields[] = {{FIELD_INT, offsetof(product_param, prompt), "prompt", 1}, {0}};
+
 static bool is_int8(const gm_array *x) { return x->dtype == GM_PACKED && x->format == ARRAY_ACTIVATIONS; }
 static bool is_bf16(const gm_array *x) { return x->dtype == GM_BFLOAT16; }
 
@@ -182,7 +185,8 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
     GM_TRY(product_rows(q, x, &data));
     GM_TRY(array_is_none(residual) ? array_alloc(out, q) : array_alloc_like(out, q, 3));
     return DISPATCH(q, packed_matmul, x->shape[0], .out = array_ptr(out), .x = data, .form = form_of(x),
-                    .weight = matrix_of(w), .bias = bias_data, .residual = residual_data);
+                    .weight = matrix_of(w), .bias = bias_data, .residual = residual_data,
+                    .prompt = ((const product_param *)out->param)->prompt);
 }
 
 static void product_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
@@ -200,13 +204,15 @@ const gm_op packed_matmul_op = {.name = "packed_matmul",
                                 .n_in = 4,
                                 .n_out = 1,
                                 .nondiff = 2,
+                                .param_size = sizeof(product_param),
+                                .fields = product_fields,
                                 .infer = product_infer,
                                 .eval = product_eval,
                                 .vjp = product_vjp};
 
 gm_array *gm_packed_matmul(gm_scope *s, gm_array *x, gm_array *weight, gm_array *bias, gm_array *residual) {
     gm_array *in[4] = {x, weight, bias, residual};
-    return array_node(s, &packed_matmul_op, in, 4, NULL);
+    return array_node(s, &packed_matmul_op, in, 4, &(product_param){scope_is_prompt(s)});
 }
 
 /* ---- x @ weight ---- */
@@ -257,9 +263,11 @@ gm_array *gm_packed_matmul_columns(gm_scope *s, gm_array *x, gm_array *weight) {
 }
 
 /* ---- a gated linear unit over two products ---- */
-typedef struct { int32_t gelu, type; } glu_param;
-static const gm_field glu_fields[] = {
-    {FIELD_INT, offsetof(glu_param, gelu), "gelu", 1}, {FIELD_INT, offsetof(glu_param, type), "dtype", 1}, {0}};
+typedef struct { int32_t gelu, type, prompt; } glu_param;
+static const gm_field glu_fields[] = {{FIELD_INT, offsetof(glu_param, gelu), "gelu", 1},
+                                      {FIELD_INT, offsetof(glu_param, type), "dtype", 1},
+                                      {FIELD_INT, offsetof(glu_param, prompt), "prompt", 1},
+                                      {0}};
 
 static gm_status glu_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     const glu_param *p = param;
@@ -295,7 +303,7 @@ static gm_status glu_eval(gm_array *out, gm_queue *q) {
     GM_TRY(array_alloc(out, q));
     return DISPATCH(q, packed_glu, x->shape[0], .out = array_ptr(out), .out_form = form_of(out), .x = data,
                     .form = form_of(x), .gate = matrix_of(out->in[1]), .up = matrix_of(out->in[2]),
-                    .kind = p->gelu ? GM_GLU_GELU : GM_GLU_SILU);
+                    .kind = p->gelu ? GM_GLU_GELU : GM_GLU_SILU, .prompt = p->prompt);
 }
 
 static gm_array *glu_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
@@ -323,5 +331,5 @@ gm_array *gm_packed_glu(gm_scope *s, gm_array *x, gm_array *gate, gm_array *up, 
         return gm_fail(GM_EVALUE, "packed_glu: a result in %s, expected float32, bfloat16 or packed activations",
                        gm_dtype_name(type)),
                NULL;
-    return array_node(s, &packed_glu_op, in, 3, &(glu_param){gelu, (int32_t)type});
+    return array_node(s, &packed_glu_op, in, 3, &(glu_param){gelu, (int32_t)type, scope_is_prompt(s)});
 }

@@ -1,0 +1,120 @@
+/* launch_prompts.c - products of prompts' rows: both operands are rounded to 16 bits, a quantised weight piece by piece
+ * to memory that is read again before it leaves the cache, one of 16 bits is multiplied as it lies. */
+#include "cuda/launch.h"
+
+#define TILE 128
+#define HALVES_SHARED (2 * 3 * TILE * (32 + 8) * 2)                /* product.cu: two operands, three stages */
+#define WGMMA_SHARED(lines) (4 * (TILE + (lines)) * 64 * 2 + 1024) /* four stages, and what aligns them */
+#define UNITS 2048                      /* of a piece of two weights whose products are made apart */
+#define MANY_TILES 264                  /* of 256 lines */
+#define PIECE_BYTES (INT64_C(64) << 20) /* of a weight, or of two */
+
+typedef struct {
+    cuda_prompt_args product; /* of all of the weight */
+    gm_matrix weight, up;     /* up.data NULL: none */
+    const float *floats;      /* x, which becomes that of the product; or NULL */
+    void *x, *pieces[2];      /* pieces NULL: the weight as it lies */
+    int64_t piece;            /* rows of one */
+    void *workspace;          /* of cuBLASLt, or NULL */
+    float *units[2];          /* what it makes of a piece of both weights */
+    int32_t type;
+} prompt_job;
+
+static bool lies(const gm_matrix *w) { return w->format == GM_QUANT_f16 || w->format == GM_QUANT_bf16; }
+
+static void start_product(const prompt_job *job, const cuda_prompt_args *p) {
+    const int64_t down = blocks_of(p->rows, TILE), lines = p->up ? 2 * p->columns : p->columns;
+    const int64_t tiles = down * blocks_of(lines, TILE), wide_tiles = down * blocks_of(lines, 2 * TILE);
+    const cuda_kernel first = job->type == GM_T_F16 ? CUDA_prompt_f16 : CUDA_prompt_bf16;
+    if (!cuda_has_wgmma()) cuda_start(first, tiles, CUDA_THREADS, HALVES_SHARED, p);
+    else if (wide_tiles >= MANY_TILES / 2)
+        cuda_start((cuda_kernel)(first + 2), wide_tiles, CUDA_THREADS, WGMMA_SHARED(2 * TILE), p);
+    else cuda_start((cuda_kernel)(first + 1), tiles, CUDA_THREADS, WGMMA_SHARED(TILE), p);
+}
+/* Rows of a weight, in 16 bits; NULL: there is none. */
+static const void *piece_of(const prompt_job *job, int which, int64_t first, int64_t rows) {
+    const gm_matrix *w = which ? &job->up : &job->weight;
+    if (!w->data || !job->pieces[which]) return w->data ? (const char *)w->data + first * w->k * 2 : NULL;
+    cuda_start_rounded_rows(job->pieces[which], w, first, rows);
+    return job->pieces[which];
+}
+/* A piece of out by cuBLASLt; false: by own kernels. */
+static bool by_library(const prompt_job *job, cuda_prompt_args p) {
+    if (!p.up) return blaslt_prompt(&p, job->type, job->workspace);
+    if (!job->workspace) return false;
+    const void *const weights[2] = {p.w, p.up};
+    const cuda_prompt_units_args units = {p.out,     job->units[0], job->units[1], p.rows,
+                                          p.columns, p.out_step,    p.out_type,    p.glu};
+    p.up = NULL;
+    p.out_step = p.columns;
+    p.out_type = GM_T_F32;
+    for (int i = 0; i < 2; i++) {
+        p.w = weights[i];
+        p.out = job->units[i];
+        if (!blaslt_prompt(&p, job->type, job->workspace)) return false;
+    }
+    cuda_start(CUDA_prompt_units, blocks_of(p.rows * p.columns, CUDA_THREADS), CUDA_THREADS, 0, &units);
+    return true;
+}
+static void launch_prompt(const void *args, int64_t begin, int64_t end) {
+    const prompt_job *job = args;
+    const int64_t item = type_bytes(job->product.out_type);
+    cuda_prompt_args p = job->product;
+    (void)begin;
+    p.rows = end;
+    if (job->floats) {
+        const cuda_prompt_rows_args rows = {job->x, job->floats, end * p.k, job->type};
+        cuda_start(CUDA_prompt_rows, blocks_of(rows.count / 8, CUDA_THREADS), CUDA_THREADS, 0, &rows);
+    }
+    if (job->piece == 0) {
+        if (!by_library(job, p)) start_product(job, &p);
+        return;
+    }
+    for (int64_t first = 0; first < job->weight.rows; first += job->piece) {
+        const int64_t left = job->weight.rows - first;
+        p.columns = left < job->piece ? left : job->piece;
+        p.w = piece_of(job, 0, first, p.columns);
+        p.up = piece_of(job, 1, first, p.columns);
+        p.out = (char *)job->product.out + first * item;
+        p.bias = job->product.bias ? job->product.bias + first : NULL;
+        p.residual = job->product.residual ? job->product.residual + first : NULL;
+        if (!by_library(job, p)) start_product(job, &p);
+    }
+}
+/* What a job needs besides; the weight's pieces are whole tiles. */
+static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form form, int64_t n) {
+    const int64_t k = job->weight.k, most = PIECE_BYTES / (job->up.data ? 4 : 2) / k / TILE
+    *TILE;
+    const bool as_it_lies = lies(&job->weight) && (!job->up.data || job->up.format == job->weight.format);
+    job->type = as_it_lies && job->weight.format == GM_QUANT_f16 ? GM_T_F16 : GM_T_BF16;
+    job->floats = form == GM_FORM_F32 ? x : NULL;
+    job->x = form == GM_FORM_F32 ? r->workspace(r, (size_t)(n * k) * 2 + 1) : NULL;
+    job->product.x = job->floats ? job->x : x;
+    job->product.k = k;
+    job->product.columns = job->product.out_step = job->weight.rows;
+    job->product.w = job->weight.data;
+    job->product.up = job->up.data;
+    if (job->floats && !job->x) return false;
+    const size_t library = blaslt_prompt_workspace(job->weight.rows, k);
+    if (library && !(job->workspace = r->workspace(r, library))) return false;
+    if (!as_it_lies) job->piece = most < TILE
+    ? TILE : most;
+    if (library && job->up.data && (as_it_lies || job->piece > UNITS)) job->piece = UNITS;
+    if (job->piece > job->weight.rows) job->piece = job->weight.rows;
+    for (int i = 0; i < (job->up.data ? 2 : 1); i++) {
+        if (!as_it_lies && !(job->pieces[i] = r->workspace(r, (size_t)(job->piece * k) * 2))) return false;
+        if (library && job->up.data && !(job->units[i] = r->workspace(r, (size_t)(n * job->piece) * 4))) return false;
+    }
+    return r->launch(r, launch_prompt, job, sizeof *job, n, 0, 0);
+}
+bool cuda_prompt_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n) {
+    prompt_job job = {.product = {.out = a->out, .bias = a->bias, .residual = a->residual, .out_type = GM_T_F32},
+                      .weight = a->weight};
+    return record(r, &job, a->x, a->form, n);
+}
+bool cuda_prompt_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
+    const int type = a->out_form == GM_FORM_BF16 ? GM_T_BF16 : GM_T_F32;
+    prompt_job job = {
+        .product = {.out = a->out, .out_type = type, .glu = (int32_t)a->kind}, .weight = a->gate, .up = a->up};
+    return record(r, &job, a->x, a->form, n);
+}
