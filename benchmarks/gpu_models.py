@@ -6,16 +6,15 @@
     python benchmarks/gpu_models.py --only qwen3moe-Q4_0,gptoss-MXFP4
 
 Probes come first, by torch: bytes a second that a copy reads and writes and that a sum reads, bfloat16 products, and a
-node of a graph of 200 small kernels. Then a line for each model and setting: tokens a second of all sequences, the
-median with the least and the greatest and the number of rounds. A decode is measured from where each sequence has
-written a few tokens, for its first steps make what later ones use; of one sequence also the bytes of weights that were
-read a second, as a share of the read probe. "processor" is the time of the processor a step, of all threads, waiting
-in a loop included. Prompts before a decode are computed once, and sessions are forked from them. Beside BF16 models of
-Llama and Qwen 3 runs torch in turns, round by round: as a graph, and without one ("eager"); its cache holds random
-numbers. "idle" is the share of a decode's time in which none of its kernels ran, by torch's profiler, which slows what
-it watches down. The first line of a
-model has the time from its file in the page cache to the first token. Weights are random bytes with
-small scales, so texts mean nothing. A model with a number of layers, as qwen3moe:12-Q4_0, is cut to them."""
+node of a graph of 200 small kernels. Then lines for each model, the first with the time from its file in the page cache
+to the first token: tokens a second of all sequences, the median with the least and the greatest and the number of
+rounds. A decode is measured from where each sequence has written a few tokens, for its first steps make what later ones
+use; of one sequence also the bytes of weights that were read a second, as a share of the read probe. "processor" is the
+time of the processor a step, of all threads, waiting in a loop included. Prompts before a decode are computed once, and
+sessions are forked from them. Beside BF16 models of Llama and Qwen 3 runs torch in turns, round by round: as a graph,
+and without one ("eager"); its cache holds random numbers. "idle" is the share of a decode's time in which none of its
+kernels ran, by torch's profiler, which slows down what it watches. Weights are random bytes with small scales, so texts
+mean nothing. A model with a number of layers, as qwen3moe:12-Q4_0, is cut to them."""
 import argparse
 import dataclasses
 import os
@@ -330,9 +329,8 @@ def main():
         except Exception as error:                  # the other lines of the table are worth having
             failed = 1
             print(f"{case:18} FAILED: {type(error).__name__}: {error}", flush=True)
-        if read:
-            import torch
-            torch.cuda.empty_cache()
+        if "torch" in sys.modules:                  # its model is gone, and ours wants the memory
+            sys.modules["torch"].cuda.empty_cache()
     return failed
 
 
