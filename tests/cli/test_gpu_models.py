@@ -21,7 +21,7 @@ def benchmark(monkeypatch):
         monkeypatch.setitem(models.SHAPES, name, models.Shape(4, 256, 256, 4, 2, 64, 512, 1e4, 512, architecture, False,
                                                               8, 2))
     yield gpu_models
-    for name in ("gpu_models", "models"):
+    for name in ("gpu_models", "models", "torch_decoder"):
         sys.modules.pop(name, None)
 
 
@@ -60,3 +60,18 @@ def test_the_table(benchmark, tmp_path, monkeypatch, capsys):
             assert what in line and "tok/s, 2 rounds" in line
     assert lines[-1].startswith("tiny-Q9") and "FAILED: ValueError: 'Q9' is none of Q4_0, " in lines[-1]
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_torch_s_decoder_steps_as_it_reads(benchmark, architecture):
+    torch = pytest.importorskip("torch", reason="what the benchmark compares with")
+    import models
+    from torch_decoder import Decoder
+    decoder = Decoder(models.Shape(3, 256, 512, 4, 2, 64, 512, 1e4, 512, architecture, False), "cpu", torch.float32)
+    ids, caches = torch.tensor([5, 9, 100, 7, 33]), decoder.new_caches(2, 64)
+    want, token, position = decoder.prompt(ids), ids[-1:].repeat(2), torch.tensor([4])
+    for one in (0, 1):
+        decoder.prompt(ids[:-1], [[keys[one:one + 1], values[one:one + 1]] for keys, values in caches])
+    for got in decoder.step(token, position, caches):
+        assert (want - got).abs().max() < 1e-4 and position == 5
+    assert token.tolist() == [int(want.argmax())] * 2
