@@ -164,7 +164,8 @@ def named_peer(text):
 def main():
     import models
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=models.SHAPES, default=list(models.SHAPES))
+    parser.add_argument("--models", nargs="+", choices=models.DENSE,
+                        default=["smollm2", "qwen3", "llama1b"])
     parser.add_argument("--quants", nargs="+", default=["Q4_0", "Q4_K_M", "Q8_0", "bf16"],
                         help="types that llama-quantize knows; IQ1, IQ2 and IQ3 want llama-imatrix too, and take long")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])

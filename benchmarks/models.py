@@ -30,6 +30,8 @@ class Shape:
     context: int
     architecture: str = "llama"
     tied: bool = True       # the head is the embedding
+    experts: int = 0        # instead of an MLP, each of width mlp
+    experts_used: int = 0
 
 
 SHAPES = {
@@ -37,26 +39,51 @@ SHAPES = {
     "qwen3": Shape(28, 1024, 3072, 16, 8, 128, 151936, 1e6, 40960, "qwen3"),          # Qwen3-0.6B
     "llama1b": Shape(16, 2048, 8192, 32, 8, 64, 128256, 5e5, 131072),                 # Llama-3.2-1B
     "llama8b": Shape(32, 4096, 14336, 32, 8, 128, 128256, 5e5, 131072, tied=False),   # Llama-3.1-8B
+    "qwen3moe": Shape(48, 2048, 768, 32, 4, 128, 151936, 1e6, 40960, "qwen3moe", False, 128, 8),    # Qwen3-30B-A3B
+    "gptoss": Shape(24, 2880, 2880, 64, 8, 64, 201088, 1.5e5, 131072, "gpt-oss", False, 32, 4),     # gpt-oss-20b
 }
+DENSE = [name for name, shape in SHAPES.items() if not shape.experts]
 
 
 def tensors(shape):
-    """(name, rows, columns) of each matrix; rows is None for a norm's weight."""
-    wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    """(name, rows, columns) of each matrix; rows is None for a vector, and (experts, rows) for a stack of matrices."""
     yield "token_embd.weight", shape.vocab, shape.hidden
     for i in range(shape.layers):
-        for name, rows, columns in (
-                ("attn_norm", None, shape.hidden), ("attn_q", wide, shape.hidden), ("attn_k", narrow, shape.hidden),
-                ("attn_v", narrow, shape.hidden), ("attn_output", shape.hidden, wide), ("ffn_norm", None, shape.hidden),
-                ("ffn_gate", shape.mlp, shape.hidden), ("ffn_up", shape.mlp, shape.hidden),
-                ("ffn_down", shape.hidden, shape.mlp)):
-            yield f"blk.{i}.{name}.weight", rows, columns
-        if shape.architecture == "qwen3":
-            yield f"blk.{i}.attn_q_norm.weight", None, shape.head_dim
-            yield f"blk.{i}.attn_k_norm.weight", None, shape.head_dim
+        for name, rows, columns in in_layer(shape):
+            yield f"blk.{i}.{name}", rows, columns
     yield "output_norm.weight", None, shape.hidden
     if not shape.tied:
         yield "output.weight", shape.vocab, shape.hidden
+
+
+def in_layer(shape):
+    """tensors() of a layer."""
+    wide, narrow, hidden = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.hidden
+    biased, mlp = shape.architecture == "gpt-oss", [("gate", shape.mlp, hidden), ("up", shape.mlp, hidden),
+                                                    ("down", hidden, shape.mlp)]
+    yield "attn_norm.weight", None, hidden
+    for name, rows, columns in (("q", wide, hidden), ("k", narrow, hidden), ("v", narrow, hidden),
+                                ("output", hidden, wide)):
+        yield f"attn_{name}.weight", rows, columns
+        if biased:
+            yield f"attn_{name}.bias", None, rows
+    if shape.architecture.startswith("qwen3"):
+        yield "attn_q_norm.weight", None, shape.head_dim
+        yield "attn_k_norm.weight", None, shape.head_dim
+    if biased:
+        yield "attn_sinks.weight", None, shape.heads
+    yield ("post_attention_norm.weight" if biased else "ffn_norm.weight"), None, hidden
+    if not shape.experts:
+        for name, rows, columns in mlp:
+            yield f"ffn_{name}.weight", rows, columns
+        return
+    yield "ffn_gate_inp.weight", shape.experts, hidden
+    if biased:
+        yield "ffn_gate_inp.bias", None, shape.experts
+    for name, rows, columns in mlp:
+        yield f"ffn_{name}_exps.weight", (shape.experts, rows), columns
+        if biased:
+            yield f"ffn_{name}_exps.bias", None, (shape.experts, rows)
 
 
 def byte_tokens():
@@ -90,6 +117,15 @@ def begun(name, path, file_type):
     writer.add_rope_freq_base(shape.theta)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.vocab)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.experts_used)
+        writer.add_expert_feed_forward_length(shape.mlp)
+    if shape.architecture == "gpt-oss":
+        writer.add_sliding_window(128)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(32.0)
+        writer.add_rope_scaling_orig_ctx_len(4096)
     writer.add_file_type(file_type)
     vocabulary = byte_tokens() + ["th"]
     vocabulary += [f"<{i}>" for i in range(len(vocabulary), shape.vocab)]
@@ -171,7 +207,7 @@ def bytes_per_token(path):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=SHAPES)
+    parser.add_argument("name", choices=DENSE)
     parser.add_argument("path")
     arguments = parser.parse_args()
     write(arguments.name, arguments.path)

@@ -216,13 +216,17 @@ static gm_status make_plan(gm_step *st) {
     if (blocks > st->batch->max_blocks)
         st->batch->max_blocks = blocks + blocks / 2 + 2;
     const int before = device_enter(st->model->device);
-    const gm_status built = build(st);
+    gm_status status = build(st);
     device_enter(before);
-    GM_TRY(built);
-    GM_TRY(capture(st));
-    GM_TRY(place_results(st));
-    st->in_rows = model_in_rows(st->model);
-    return GM_OK;
+    if (status == GM_OK)
+        status = capture(st);
+    if (status == GM_OK)
+        status = place_results(st);
+    if (status == GM_OK)
+        st->in_rows = model_in_rows(st->model);
+    else
+        release_roots(st); /* a plan without its results fits nothing, and would keep the device's memory */
+    return status;
 }
 
 static gm_status start_run(gm_step *st) {

@@ -45,7 +45,7 @@ static void find_once(void) {
     const char *named = getenv("GOMLX_CUDA_DRIVER"), *path = named && *named ? named : "libcuda.so.1";
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library) is_found = find_functions(library);
-    else snprintf(reason, sizeof reason, "there is no NVIDIA driver: %s", dlerror());
+    else snprintf(reason, sizeof reason, "there is no NVIDIA driver: install 580 or newer (%.300s)", dlerror());
 }
 
 static void in_child(void) { atomic_store(&is_forked, true); }

@@ -255,6 +255,46 @@ static void fail_each_in_a_graph(void) {
     gm_release(want);
 }
 
+/* ---- a pass on a device ---- */
+static gm_model *on_device(const char *path) {
+    const gm_load_options options = {
+        .path = path, .weight_dtype = -1, .kv_dtype = -1, .activations = -1, .threads = 2, .device = 1};
+    gm_loader *loader = NULL;
+    gm_model *m = NULL;
+    CHECK(gm_loader_open(&options, &loader) == GM_OK && gm_loader_step(loader, 0, NULL) == GM_OK);
+    CHECK(gm_loader_finish(loader, &m) == GM_OK);
+    gm_loader_close(loader);
+    return m;
+}
+
+/* A pass that cannot be made keeps nothing on the device, before anybody frees it. */
+static void fail_each_on_a_device(const char *path) {
+    static const int32_t ids[] = {5, 6, 7, 8, 9};
+    gm_model *m = on_device(path);
+    gm_activation_info info;
+    int64_t logits = 0;
+    while (!gm_model_activation(m, logits, 5, &info) || strcmp(info.name, "logits") != 0)
+        logits++;
+    const gm_inspect_request request = {.ids = ids, .n_ids = 5, .activations = &logits, .n_activations = 1};
+    gm_error e;
+    long n = 0, kept = 0; /* failures of the run itself, which has a plan, keep it until the pass is freed */
+    for (gm_status status = GM_ENOMEM; status != GM_OK;) {
+        gm_inspection *in = NULL;
+        CHECK(gm_inspect_begin(m, &request, &in) == GM_OK);
+        const size_t before = gm_device_memory(1).active;
+        memory_fail_at(++n);
+        status = gm_inspect_step(in, 0);
+        memory_fail_at(0);
+        gm_take_error(&e);
+        CHECK(status == GM_OK || (status == GM_ENOMEM && e.code == GM_ENOMEM));
+        kept += status != GM_OK && gm_device_memory(1).active != before;
+        gm_inspect_free(in);
+    }
+    CHECK(n > 30 && kept <= 2);
+    printf("on a device: %ld allocations\n", n);
+    gm_model_release(m);
+}
+
 static const char *stories(void) {
     static char path[500];
     const char *shared = getenv("GOMLX_SHARED");
@@ -275,6 +315,8 @@ int main(int argc, char **argv) {
     fail_each(path_in("tiny.gguf"), often, seldom); /* most of what is kept is allocated here */
     fail_each(folder, seldom, often);
     fail_each_in_a_graph();
+    if (getenv("GOMLX_DEVICE_LIBRARY"))
+        fail_each_on_a_device(path_in("tiny.gguf"));
     if (stories())
         fail_each(stories(), seldom == 1 ? 1 : 31 * often, seldom);
     else

@@ -1,5 +1,6 @@
 """The host's side of CUDA (kernels/cuda/*.c) over a driver without a card (fake_driver.c), and the kernels as the
 host's compiler makes them (emulate.h). Each test is a process, for a device is chosen once."""
+import json
 import os
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def refused(driver, kernels, **more):
 
 
 @pytest.mark.parametrize("changed, said", [
-    ({"GOMLX_CUDA_DRIVER": "/nothing.so"}, "there is no NVIDIA driver: /nothing.so"),
+    ({"GOMLX_CUDA_DRIVER": "/nothing.so"}, "there is no NVIDIA driver: install 580 or newer (/nothing.so: "),
     ({"GOMLX_CUDA_DRIVER": "libm.so.6"}, "NVIDIA's driver has no cuInit: it is too old; driver 580 or newer is needed"),
     ({"GOMLX_FAKE_VERSION": "12080"}, "NVIDIA's driver is for CUDA 12.8: driver 580 or newer (CUDA 13.0) is needed"),
     ({"GOMLX_FAKE_INIT": "100"}, "NVIDIA's driver does not start: "),
@@ -48,6 +49,26 @@ def test_the_kernels_are_not_installed(kernels):
         pytest.skip("they are")
     said = refused(build_fake_driver(kernels=False), "")
     assert "there are no kernels for NVIDIA GPUs: pip install ./kernels/cuda" in said
+
+
+def doctor(driver, kernels, **more):
+    """The part of doctor's report that is of GPUs."""
+    said = subprocess.run([sys.executable, "-P", "-m", "gomlx", "doctor", "--json"], cwd=ROOT, capture_output=True,
+                          env=environment(driver, kernels, **more), text=True, timeout=60, check=True).stdout
+    return json.loads(said)["gpu"]
+
+
+def test_doctor_names_the_cure_of_each_part_that_is_missing(tmp_path, kernels):
+    driver = build_fake_driver(kernels=False)
+    for said, found in (
+            ("there is no NVIDIA driver: install 580 or newer", doctor("/nothing.so", kernels)),
+            ("driver 580 or newer (CUDA 13.0) is needed", doctor(driver, kernels, GOMLX_FAKE_VERSION="12080")),
+            ("GOMLX_CUDA_ARCHS=90a pip install ./kernels/cuda",
+             doctor(driver, write_kernels(tmp_path / "kernels", ["sm_80"])))):
+        assert found["found"] == 0 and said in found["why"], found
+    found = doctor(driver, kernels)
+    assert found["found"] == 1 and found["gpu 0"]["kernels"].endswith("(sm_90a)")
+    assert 'no cuBLASLt: pip install "nvidia-cublas>=13,<14"' in found["gpu 0"]["libraries"], found
 
 
 def test_files_that_are_not_this_engine_s_kernels(tmp_path, kernels):

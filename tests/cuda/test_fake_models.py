@@ -1,5 +1,6 @@
 """Models on a device that is not the processor: the fake one (fake_device.c), which has the processor's kernels, so
 that every bit is the processor's. Each test is a process, for a device is chosen once."""
+import functools
 import glob
 import json
 import os
@@ -362,18 +363,51 @@ def test_the_program_for_cards(library):
     assert "(packaged)" in done.stdout and " 0.0e+00 " in done.stdout and "1 models, 0 wrong" in done.stdout
 
 
-def test_the_command_line(library):
-    def said(*options):
-        done = subprocess.run([sys.executable, "-P", "-m", "gomlx", "generate", "Once upon a time", "-n", "8", "-t",
-                               "0", "--json", *options], cwd=ROOT, text=True, capture_output=True, timeout=120,
-                              env={**os.environ, "GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": ""})
-        return done.returncode, done.stdout, done.stderr
+def command(library, *arguments):
+    """(status, standard output, standard error) of the command on the fake device."""
+    done = subprocess.run([sys.executable, "-P", "-m", "gomlx", *arguments], cwd=ROOT, text=True, capture_output=True,
+                          timeout=120, env={**os.environ, "GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": ""})
+    return done.returncode, done.stdout, done.stderr
 
+
+def test_the_command_line(library):
+    said = functools.partial(command, library, "generate", "Once upon a time", "-n", "8", "-t", "0", "--json")
     here, there = said(), said("--device", "cuda")
     assert here[0] == there[0] == 0, there
     assert [json.loads(line)["text"] for line in here[1].splitlines()[:-1]] == \
            [json.loads(line)["text"] for line in there[1].splitlines()[:-1]]
     wrong = said("--device", "cuda:7")
+    assert wrong[0] != 0 and "there is no cuda:7: there are 2, counted from 0" in wrong[2], wrong
+
+
+def test_bench_on_the_device(library):
+    """All that is measured is measured there: the device's launches are counted, the processor's threads do nothing."""
+    said = functools.partial(command, library, "bench", "--prompt", "16", "-n", "4", "--repeat", "1")
+    status, out, err = said("--device", "cuda:1", "--batch", "1", "--batch", "2", "--depth", "8", "--profile", "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    assert [(one["depth"], one["batch"]) for one in found["runs"]] == [(8, 1), (8, 2)]
+    for one in found["runs"]:
+        assert all(check["pass"] for check in one["quality"]) and min(one["prefill_tps"] + one["decode_tps"]) > 0
+        work = one["profile"]["decode"]["work"].values()
+        assert sum(part["launches"] for part in work) > 0 and sum(part["pieces"] for part in work) == 0
+    for section in ("prompt_cache", "kv_restore", "state_bundle", "probes"):
+        assert found[section]["attempted"] and "error" not in found[section], found[section]
+    status, out, err = said("--device", "cuda", "--against", "here=device=cpu", "--no-probes")
+    assert status == 0 and "here writes" in out, err
+    wrong = said("--device", "cuda:7")
+    assert wrong[0] != 0 and "there is no cuda:7: there are 2, counted from 0" in wrong[2], wrong
+
+
+def test_a_plan_of_the_device(library):
+    status, out, err = command(library, "plan", "--device", "cuda:1", "--json")
+    found = json.loads(out)
+    assert status == 0 and found["device"] == "cuda:1" and "free on cuda:1, Fake device" in found["why"], err
+    assert 0 < found["budget_bytes"] <= 4 << 30
+    assert json.loads(command(library, "plan", "--json")[1])["device"] == "cpu"
+    status, out, _ = command(library, "plan", "--device", "cuda", "--budget", "1MB")
+    assert status == 1 and "cuda:0" in out
+    wrong = command(library, "plan", "--device", "cuda:7")
     assert wrong[0] != 0 and "there is no cuda:7: there are 2, counted from 0" in wrong[2], wrong
 
 
