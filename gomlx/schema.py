@@ -18,6 +18,7 @@ from gomlx._generation.negation import negation, without_if, without_one_of
 __all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
 
 MAX_BYTES = 1 << 20             # of a schema, as JSON
+LEAST_NUMBER = -2**62           # of those that are below it none is taken
 MAX_DEPTH = 100                 # of values within one another
 MAX_REWRITTEN = 100_000         # characters of what conditions become
 MAX_NESTED = 8                  # conditions within one another that are rewritten
@@ -108,16 +109,19 @@ def _as_json(schema):
         raise ValueError(f"schema: not JSON: {error}") from None
     if len(text) > MAX_BYTES:
         raise ValueError(f"schema: {len(text)} bytes of JSON, expected at most {MAX_BYTES}")
-    _check_depth(schema)
+    _check_values(schema)
     return json.loads(text)
 
 
-def _check_depth(schema):
+def _check_values(schema):
     level, depth = [schema], 0
     while level:
         depth += 1
         if depth > MAX_DEPTH:
             raise ValueError(f"schema: more than {MAX_DEPTH} values within one another")
+        for one in level:                           # the matcher, which negates 64-bit integers, would recurse for ever
+            if isinstance(one, int | float) and one < LEAST_NUMBER:
+                raise UnsupportedSchema([Place("", "number", f"{one} is below {LEAST_NUMBER}")])
         level = [inner for one in level for inner in _children(one)]
 
 
