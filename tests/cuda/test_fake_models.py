@@ -79,7 +79,7 @@ def test_a_model_says_what_the_processor_s_says(run, kv_dtype):
 
 
 def test_prompts_are_scored_as_the_processor_s(run):
-    """Alone and beside a stream that decodes: the prompt's log probabilities, and the likeliest in its tokens' places."""
+    """Alone and beside a stream that decodes: log probabilities of the prompt and the likeliest in its places."""
     run("""
         with both() as (cpu, gpu):
             ids = [i * 7 % 900 + 1 for i in range(300)]
