@@ -1,7 +1,8 @@
 /* test_faults.c - every allocation made to fail in turn: loading, tokenizer, session, stream (prefill with the
  * prompt's log probabilities, and four tokens), logits, all with an adapter, and giving all of it back. Each failure is
  * GM_ENOMEM and nothing else, leaves nothing behind (the sanitizer looks at the end; live array memory is compared each
- * time), and the next run is as if nothing had happened. Models: those of tiny_model.h, and stories260k where the folder of test data is. */
+ * time), and the next run is as if nothing had happened. Models: those of tiny_model.h, and stories260k where the
+ * folder of test data is. */
 #include <cjson/cJSON.h>
 #include <sys/stat.h>
 #include "base/file.h"
