@@ -1,24 +1,22 @@
-"""What many clients cost `gomlx serve`: connections that say nothing, requests without end, clients that vanish.
+"""What many clients cost `gomlx serve`: connections that say nothing, and requests without end.
 
     pip install '.[serve]' uvloop httptools
-    python benchmarks/serve_clients.py                              # all three, at a tenth
-    python benchmarks/serve_clients.py --connections 10000 --requests 10000 --vanishing 1000
+    python benchmarks/serve_clients.py                              # both, at a tenth
+    python benchmarks/serve_clients.py --connections 10000 --requests 10000
 
 Each has a server of its own with fable, the model in the package. Connections: how many are held open (as many as the
 limit of open files lets), how long a request takes beside them, and how long one does after they have gone. Requests:
-the server's memory after a tenth of them and after all. Vanishing: how fast four streams are alone, and beside clients
-who begin a stream and close it after some events; and how long the server takes until it has freed the last one."""
+the server's memory after a tenth of them and after all."""
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import resource
 import statistics
 import sys
 import time
 
-from serve import Server, ask, get
+from serve import Server, ask
 
 COMMAND = [sys.executable, "-m", "gomlx", "serve", "--max-streams", "16", "--queue", "4096", "--any-model-name"]
 
@@ -75,44 +73,14 @@ async def requests(server, count):
           "and all")
 
 
-async def vanish(server):
-    body = json.dumps({"prompt": [5, 6], "max_tokens": 1500, "stream": True, "ignore_eos": True}).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-    for _ in range(12):
-        await reader.readline()
-    writer.transport.abort()
-
-
-async def four(server):
-    started = time.perf_counter()
-    await asyncio.gather(*(ask(server.port, [5, 6, 7 + i], 1500) for i in range(4)))
-    return time.perf_counter() - started
-
-
-async def vanishing(server, count):
-    alone = await four(server)
-    decent = asyncio.create_task(four(server))
-    for _ in range(count):
-        await vanish(server)
-    last = time.perf_counter()
-    while json.loads((await get(server.port, "/health")).rpartition(b"\r\n\r\n")[2])["running"] > 4:
-        await asyncio.sleep(0.005)
-    freed = time.perf_counter() - last
-    beside = await decent
-    print(f"four streams of 1500 tokens: {alone:.2f} s alone, {beside:.2f} s while {count} clients vanished "
-          f"({1e3 * (beside - alone) / count:.2f} ms a client); the last one was gone after {1e3 * freed:.0f} ms")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--vanishing", type=int, default=100)
     args = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    for act, count in ((connections, args.connections), (requests, args.requests), (vanishing, args.vanishing)):
+    for act, count in ((connections, args.connections), (requests, args.requests)):
         if count:
             with Server(COMMAND) as server:
                 asyncio.run(act(server, count))

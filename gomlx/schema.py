@@ -23,6 +23,7 @@ from gomlx._generation.patterns import in_other_words, of_names, without_lookahe
 __all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
 
 MAX_BYTES = 1 << 20             # of a schema, as JSON
+LEAST_NUMBER = -2**62           # of those that are below it none is taken
 MAX_DEPTH = 100                 # of values within one another
 MAX_REWRITTEN = 100_000         # characters of what conditions become
 MAX_NESTED = 8                  # conditions within one another that are rewritten
@@ -121,7 +122,18 @@ def _as_json(schema):
         raise ValueError(f"schema: not JSON: {error}") from None
     if len(text) > MAX_BYTES:
         raise ValueError(f"schema: {len(text)} bytes of JSON, expected at most {MAX_BYTES}")
+    _check_numbers(schema)
     return json.loads(text)
+
+
+def _check_numbers(schema: Any) -> None:
+    """UnsupportedSchema for numbers with which the matcher, which negates 64-bit integers, would recurse for ever."""
+    level = [schema]
+    while level:
+        for one in level:
+            if isinstance(one, int | float) and one < LEAST_NUMBER:
+                raise UnsupportedSchema([Place("", "number", f"{one} is below {LEAST_NUMBER}")])
+        level = [inner for one in level for inner in _children(one)]
 
 
 def check_size(schema: Any) -> None:

@@ -7,6 +7,7 @@
 /* What the jobs add up to. */
 typedef struct {
     bool int8, bf16; /* some linear layer multiplies such activations */
+    bool quantised;  /* some linear layer's weights are */
     int64_t packed;
     int64_t *layers;  /* packed bytes of each layer */
     int64_t *tensors; /* packed bytes by the checkpoint's tensors: those of a stack are the first one's */
@@ -25,6 +26,7 @@ static gm_status add_up(const gm_loader *l, totals *sum) {
         const job *j = &l->jobs[i];
         const int format = j->kind == JOB_PACK ? loader_format(l, j) : GM_QUANT_f32;
         sum->int8 |= j->multiplies && int8 && quant_takes_int8(format);
+        sum->quantised |= j->multiplies && format > GM_QUANT_bf16;
         sum->bf16 |= j->multiplies && bf16 && format == GM_QUANT_bf16;
         if (j->part) /* the first one's is that of the whole stack */
             continue;
@@ -108,7 +110,7 @@ static const char *activations(const totals *sum) {
 static bool add_all(cJSON *o, const gm_loader *l, const totals *sum) {
     const gm_model *m = l->model;
     const gm_config *c = &m->config;
-    const int kv_type = loader_choose_kv(&l->options, sum->int8, sum->bf16);
+    const int kv_type = loader_choose_kv(&l->options, sum->int8, sum->bf16, sum->quantised);
     int64_t weights = 0;
     for (int64_t i = 0; i < checkpoint_count(l->checkpoint); i++)
         weights += l->used[i] ? weight_bytes(l, checkpoint_at(l->checkpoint, i)) : 0;

@@ -504,6 +504,7 @@ static void use_activations(gm_model *m, gm_linear *linear, bool int8, bool bf16
     linear->int8 = int8 && quant_takes_int8(linear->weight->format);
     linear->bf16 = bf16 && linear->weight->format == GM_QUANT_bf16;
     m->int8 |= linear->int8;
+    m->quantised |= linear->weight->format > GM_QUANT_bf16;
     m->bf16 |= linear->bf16;
 }
 
@@ -512,8 +513,11 @@ void loader_choose_activations(const gm_load_options *o, bool *int8, bool *bf16)
     *bf16 = o->activations == 2 || (o->activations == -1 && device_multiplies_bf16(o->device));
 }
 
-int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16) {
-    return o->kv_dtype != -1 ? o->kv_dtype : int8 || bf16 ? GM_FLOAT16 : GM_FLOAT32;
+int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16, bool quantised) {
+    bool ignored, rounds;
+    loader_choose_activations(o, &ignored, &rounds);
+    const bool sixteen = int8 || bf16 || (quantised && o->device && rounds);
+    return o->kv_dtype != -1 ? o->kv_dtype : sixteen ? GM_FLOAT16 : GM_FLOAT32;
 }
 
 /* What activations the linear layers multiply, what the KV cache holds: the options, or the default of the container
@@ -545,7 +549,7 @@ static gm_status settle(gm_loader *l) {
                        l->path);
     m->weight_bytes = (int64_t)l->bytes_total;
     m->context_policy = l->options.context_policy;
-    return model_lay_out(m, loader_choose_kv(&l->options, m->int8, m->bf16));
+    return model_lay_out(m, loader_choose_kv(&l->options, m->int8, m->bf16, m->quantised));
 }
 
 /* What is no matrix goes where these are. */

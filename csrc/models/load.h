@@ -61,7 +61,8 @@ struct gm_loader {
 /* Opens the files, reads the config and lists the jobs. *out NULL on failure. */
 gm_status loader_open(const gm_load_options *options, bool describes, gm_loader **out);
 size_t loader_result_bytes(const gm_loader *l, const job *j); /* of the array that the job is, or is a part of */
-int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16);             /* the type of the cache's entries */
+int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16,
+                     bool quantised);                                             /* the type of the cache's entries */
 void loader_choose_activations(const gm_load_options *o, bool *int8, bool *bf16); /* what may be multiplied */
 int loader_format(const gm_loader *l, const job *j);          /* that the job's matrix is packed in */
 size_t loader_result_bytes(const gm_loader *l, const job *j); /* that the job's array takes */

@@ -159,6 +159,7 @@ struct gm_model {
     cache_layout layout; /* its slots are memory of the model */
     gm_context_policy context_policy;
     bool int8, bf16; /* some layer multiplies such activations */
+    bool quantised;  /* some layer's weights are */
     bool rounds; /* on a device: products of prompts' rows, of 16-bit and quantised weights, round both to 16 bits */
     int64_t weight_bytes;
     uint64_t fingerprint; /* of its weights' names, shapes and some of their bytes, and of its RoPE parameters */

@@ -16,7 +16,7 @@ from gomlx._base import arguments
 from gomlx._generation import call_grammars, typed
 from gomlx._generation.distinct_items import DistinctMatcher
 from gomlx._generation.grammar_rules import Rules
-from gomlx.schema import Place, UnsupportedSchema, check_size, prepare
+from gomlx.schema import LEAST_NUMBER, Place, UnsupportedSchema, check_size, prepare
 
 Whitespace = Literal["default", "compact", "any"]
 INSTALL = "constraints need llguidance: pip install 'gomlx[structured]'"
@@ -28,6 +28,7 @@ WHITESPACE = {
             "whitespace_pattern": r"[ \t\n\r]{0,20}"},
 }
 MAX_TEXT = 1 << 20              # characters of a regex or a grammar
+NEGATIVE = re.compile(r"-[0-9]+(?:\.[0-9]+)?(?:[eE]\+?[0-9]+)?")
 FUEL = {"initial_lexer_fuel": 5_000_000, "step_lexer_fuel": 1_000_000, "max_lexer_states": 100_000}
 
 
@@ -124,6 +125,9 @@ class Constraint:
                 text = any_to_lark(text)
             except Exception as error:
                 raise ValueError(f"grammar: not GBNF: {error}") from None
+        for number in NEGATIVE.findall(text) if "%json" in text else ():
+            if float(number) < LEAST_NUMBER:
+                raise ValueError(f"grammar: {number:.40} is below {LEAST_NUMBER}")
         return cls("grammar", matcher_library().LLMatcher.grammar_from_lark(text), "grammar")
 
     @classmethod

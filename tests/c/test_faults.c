@@ -1,7 +1,8 @@
-/* test_faults.c - every allocation made to fail in turn: loading, tokenizer, session, stream (prefill and four tokens),
- * logits, all with an adapter, and giving all of it back. Each failure is GM_ENOMEM and nothing else, leaves nothing
- * behind (the sanitizer looks at the end; live array memory is compared each time), and the next run is as if nothing
- * had happened. Models: those of tiny_model.h, and stories260k where the folder of test data is. */
+/* test_faults.c - every allocation made to fail in turn: loading, tokenizer, session, stream (prefill with the
+ * prompt's log probabilities, and four tokens), logits, all with an adapter, and giving all of it back. Each failure is
+ * GM_ENOMEM and nothing else, leaves nothing behind (the sanitizer looks at the end; live array memory is compared each
+ * time), and the next run is as if nothing had happened. Models: those of tiny_model.h, and stories260k where the
+ * folder of test data is. */
 #include <cjson/cJSON.h>
 #include <sys/stat.h>
 #include "base/file.h"
@@ -20,6 +21,7 @@ typedef struct {
     gm_stream *stream;
     gm_scoring *scoring;
     gm_session *fork, *restored;
+    gm_prompt_logprobs prompt;
     uint8_t *saved;
     int32_t *ids;
     char *info, *described, *architectures;
@@ -28,7 +30,8 @@ typedef struct {
 typedef struct {
     int32_t ids[TOKENS];
     char text[256];
-    float logit;
+    float logit, prompt;
+    int32_t likeliest;
 } result;
 
 static gm_status open_tokenizer(const char *path, gm_tokenizer **out) {
@@ -106,6 +109,7 @@ static gm_status do_run(run *r, const char *path, result *out) {
     g.n_stop_ids = 1;
     g.min_tokens = TOKENS;
     g.top_logprobs = 3;
+    g.prompt_logprobs = 2;
     g.hand_out_logits = true;
     g.stop_texts = (const char *const[]){"never in there"};
     g.n_stop_texts = 1;
@@ -132,6 +136,9 @@ static gm_status do_run(run *r, const char *path, result *out) {
     STEP(gm_score_begin(r->model, &scored, &r->scoring));
     STEP(gm_score_step(r->scoring, 0));
     out->logit = gm_score_data(r->scoring)[7];
+    r->prompt = gm_stream_take_prompt_logprobs(r->stream);
+    out->prompt = r->prompt.logprobs[r->prompt.n - 1];
+    out->likeliest = r->prompt.top[r->prompt.n * r->prompt.n_top - 1].id;
     gm_stream_free(r->stream);
     r->stream = NULL;
     STEP(gm_session_fork(r->session, &r->fork));
@@ -146,6 +153,7 @@ static gm_status do_run(run *r, const char *path, result *out) {
 static void clear(run *r) {
     gm_score_free(r->scoring);
     gm_stream_free(r->stream);
+    gm_prompt_logprobs_free(&r->prompt);
     gm_session_free(r->session);
     gm_session_free(r->fork);
     gm_session_free(r->restored);

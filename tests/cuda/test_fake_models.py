@@ -79,6 +79,25 @@ def test_a_model_says_what_the_processor_s_says(run, kv_dtype):
     """)
 
 
+def test_prompts_are_scored_as_the_processor_s(run):
+    """Alone and beside a stream that decodes: log probabilities of the prompt and the likeliest in its places."""
+    run("""
+        with both() as (cpu, gpu):
+            ids = [i * 7 % 900 + 1 for i in range(300)]
+            asked = dict(max_tokens=3, temperature=0, ignore_eos=True, prompt_logprobs=3)
+            want, before = cpu.generate(ids, **asked).read(), launches()
+            assert want.prompt_logprobs == list(cpu.score(ids).logprobs)
+            with gpu.scheduler() as scheduler:
+                beside = scheduler.generate("A cat", max_tokens=20, temperature=0, ignore_eos=True)
+                for found in (gpu.generate(ids, **asked).read(), scheduler.generate(ids, **asked).read()):
+                    assert found.prompt_logprobs == want.prompt_logprobs and found.tokens == want.tokens
+                    assert found.prompt_top_logprobs == want.prompt_top_logprobs
+                assert beside.read().tokens == cpu.generate("A cat", max_tokens=20, temperature=0,
+                                                            ignore_eos=True).read().tokens
+            assert launches() > before
+    """)
+
+
 def test_weights_are_the_processor_s(run):
     run("""
         with both() as (cpu, gpu):

@@ -332,3 +332,9 @@ def test_what_is_forced_has_the_bytes_of_the_text(shared, name):
     view = constraints.View(tokenizer, tokenizer.vocab_size, [0])
     for text in ("rue", " a", '"key": ', "é", "\n", "日本"):
         assert b"".join(view.tokens[one] for one in view(text)) == text.encode()
+
+
+def test_numbers_of_a_grammar_that_the_matcher_would_end_the_process_with():
+    with pytest.raises(ValueError, match="is below"):
+        gomlx.Constraint.grammar('start: %json {"const": -9223372036854775808}')
+    assert gomlx.Constraint.grammar('start: %json {"const": -5}').kind == "grammar"

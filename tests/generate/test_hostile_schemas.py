@@ -51,3 +51,12 @@ def test_branches_that_take_long_to_compare_are_refused():
     with pytest.raises(UnsupportedSchema, match="branches 0 and 1"):
         prepare({"oneOf": [{"enum": [1, "a"]}, {"enum": [{"b": [1.0]}, 1.0]}]})
     prepare({"oneOf": [{"enum": [1, "a"]}, {"enum": [True, "A"]}]})
+
+
+@pytest.mark.parametrize("schema", [
+    {"const": -2**63}, {"enum": ["x", 1 - 2**63]}, {"properties": {"a": {"items": {"const": -2**63}}}},
+    {"type": "integer", "minimum": 1 - 2**63, "maximum": 1 - 2**63}])
+def test_integers_that_the_matcher_would_end_the_process_with(schema):
+    with pytest.raises(UnsupportedSchema, match="is below"):
+        prepare(schema)
+    assert prepare({"const": -2**62}).schema == {"const": -2**62}

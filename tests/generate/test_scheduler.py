@@ -282,6 +282,26 @@ def test_tasks_without_threads(model, alone):
         assert same(result, one) and text == one.text
 
 
+def test_tasks_that_a_pass_has_tokens_for_are_woken_together(model):
+    async def program():
+        loop, calls = asyncio.get_running_loop(), []
+        call = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *what: (calls.append(what), call(*what))[1]
+
+        async def read(stream):
+            return len([token async for token in stream])
+        with model.scheduler() as scheduler:
+            gate = Gate()
+            streams = [scheduler.generate([5, 6, i + 7], max_tokens=40, ignore_eos=True, logits_processors=[gate])
+                       for i in range(8)]
+            tasks = [asyncio.create_task(read(one)) for one in streams]
+            await asyncio.sleep(0)
+            gate.set()
+            return sum(await asyncio.gather(*tasks)), len(calls)
+    tokens, calls = asyncio.run(program())
+    assert tokens >= 8 * 40 and 0 < calls <= 3 * 40     # passes, and those in which the prompts come
+
+
 def test_a_task_that_is_cancelled_frees_its_place(model):
     async def program():
         with model.scheduler(max_streams=1) as scheduler:
