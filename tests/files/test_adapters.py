@@ -904,6 +904,7 @@ def test_llama_cpp_reads_our_gguf(shared, tmp_path):
     def perplexity(*arguments):
         done = subprocess.run([program, "-f", text, "-c", "128", "-t", "2", "-m", *arguments], capture_output=True,
                               text=True, timeout=120, env=environment)
+        assert done.returncode == 0 and "PPL = " in done.stdout + done.stderr, (done.returncode, done.stderr[-2000:])
         return float((done.stdout + done.stderr).split("PPL = ")[1].split()[0])
 
     apart, together = perplexity(tmp_path / "base.gguf", "--lora", path), perplexity(tmp_path / "fused.gguf")
