@@ -12,7 +12,8 @@ struct gm_step {
     step_output output;
     bool prompt; /* its rows are of prompts, and the model is on a device */
     gm_array *logits, *sums, *best;
-    gm_array *here[3];         /* these, in memory of the host */
+    const device *device;
+    void *here[3];             /* of a device, where these are read: pinned, or the copies would be slow */
     gm_taps *taps;             /* or NULL */
     gm_phase_profile *profile; /* of the current run, or NULL */
     gm_plan *plan;
@@ -114,11 +115,14 @@ gm_status step_new(gm_model *m, const step_request *r, gm_step **out) {
     if (!st)
         return GM_ENOMEM;
     st->model = m;
+    st->device = device_get(m->device);
     st->output = r->output;
     st->taps = r->taps;
     st->prompt = r->prompt && m->device;
-    gm_status status = batch_state_new(r->counts, r->n_sequences, st->prompt, m->layout.n_slots, m->layout.kv_type,
-                                       &st->batch);
+    gm_status status = st->device ? GM_OK : error_code();
+    if (status == GM_OK)
+        status = batch_state_new(r->counts, r->n_sequences, st->prompt, m->layout.n_slots, m->layout.kv_type,
+                                 &st->batch);
     if (status == GM_OK)
         status = batch_state_place(st->batch, m->device);
     if (status == GM_OK)
@@ -150,7 +154,8 @@ static void release_roots(gm_step *st) {
     gm_release(st->best);
     st->logits = st->sums = st->best = NULL;
     for (int i = 0; i < 3; i++) {
-        gm_release(st->here[i]);
+        if (st->here[i])
+            device_unpin(st->device, st->here[i]);
         st->here[i] = NULL;
     }
     if (st->taps)
@@ -188,10 +193,9 @@ static bool plan_fits(const gm_step *st) {
 static gm_status place_results(gm_step *st) {
     gm_array *const roots[3] = {st->logits, st->sums, st->best};
     for (int i = 0; i < 3; i++) {
-        if (!roots[i] || st->output == STEP_NONE)
+        if (!roots[i] || st->output == STEP_NONE || !st->model->device)
             continue;
-        st->here[i] = st->model->device ? array_new(NULL, (gm_dtype)roots[i]->dtype, roots[i]->ndim, roots[i]->shape)
-                                        : gm_retain(roots[i]);
+        st->here[i] = device_pinned(st->device, (size_t)roots[i]->size * array_item(roots[i]));
         if (!st->here[i])
             return error_code();
     }
@@ -205,7 +209,7 @@ static gm_status read_results(const gm_step *st) {
         return GM_OK;
     for (int i = 0; i < 3; i++)
         if (st->here[i])
-            GM_TRY(device_copy(st->model->device, array_ptr(st->here[i]), array_ptr(roots[i]),
+            GM_TRY(device_copy(st->model->device, st->here[i], array_ptr(roots[i]),
                                (size_t)roots[i]->size * array_item(roots[i])));
     return device_await(st->model->device);
 }
@@ -344,6 +348,10 @@ gm_status step_run(gm_step *st, int slice_ms) {
     return status;
 }
 
-const float *step_logits(const gm_step *st) { return array_ptr(st->here[0]); }
-const float *step_logsumexp(const gm_step *st) { return array_ptr(st->here[1]); }
-const uint32_t *step_argmax(const gm_step *st) { return array_ptr(st->here[2]); }
+static const void *result(const gm_step *st, int i) {
+    const gm_array *const roots[3] = {st->logits, st->sums, st->best};
+    return st->model->device ? st->here[i] : array_ptr(roots[i]);
+}
+const float *step_logits(const gm_step *st) { return result(st, 0); }
+const float *step_logsumexp(const gm_step *st) { return result(st, 1); }
+const uint32_t *step_argmax(const gm_step *st) { return result(st, 2); }

@@ -324,6 +324,9 @@ class BridgeStream:
     def stats(self):
         return self._stats
 
+    def prompt_logprobs(self):
+        return None                             # generate refuses to be asked for them
+
     def profile(self):
         return None
 
