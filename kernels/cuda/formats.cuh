@@ -215,10 +215,11 @@ template <class BLOCK> struct block_row<BLOCK, 1> {
 template <class BLOCK, int VALUES, int BYTES, class P> struct tile_row {
     P row;
     METHOD void eight(int64_t i, float *out) const {
-        UNROLL for (int j = 0; j < 8; j++) {
-            const BLOCK b(row + (i + j) / VALUES * BYTES);
-            out[j] = value_of(b, (int)((i + j) % VALUES));
-        }
+        const uint32_t at = (uint32_t)i;
+        const BLOCK b(row + at / VALUES * BYTES);
+        const int first = (int)(at % VALUES) / 8 * 8;
+        UNROLL for (int j = 0; j < 8; j++)
+            out[j] = value_of(b, first + j);
     }
 };
 /* MLX's of mode affine, in float32; P: a pointer, or tile_bytes. */

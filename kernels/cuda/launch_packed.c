@@ -4,7 +4,8 @@
 
 #define IN_ROWS "matrices in files"
 #define INT8_ROWS "int8 activations"
-#define TILED_FILL 132 /* blocks that a large card has at once, one on each of its processors */
+#define TILED_LONGEST (1 << 26) /* values of a row: sixteen such are less than 2^32 bytes */
+#define TILED_FILL 132          /* blocks that a large card has at once, one on each of its processors */
 
 static int64_t by_threads(int64_t n) { return blocks_of(n, CUDA_THREADS); }
 static int dense_type(int format) {
@@ -34,7 +35,7 @@ static cuda_format format_in_rows(int format) {
 static cuda_format format_of(int format, int64_t rows, int64_t k) {
     cuda_format f = format_in_rows(format);
     const int tile = tile_values(format);
-    if (tile && format > GM_QUANT_bf16 && rows % TILED_ROWS == 0 && k % tile == 0) f.tile = tile;
+    if (tile && format > GM_QUANT_bf16 && rows % TILED_ROWS == 0 && k % tile == 0 && k <= TILED_LONGEST) f.tile = tile;
     return f;
 }
 

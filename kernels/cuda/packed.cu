@@ -56,7 +56,7 @@ KERNEL(gm_rows_out, cuda_rows_out_args, CUDA_THREADS) {
             store_float(a.out, to + j, load_float(p, first + j, a.format.scale_type) * a.scale, a.out_type);
         return;
     }
-    with_row(a.format, a.weight, from, a.k, [&](const auto &values) {
+    const auto give = [&](const auto &values) {
         float eight[8];
         values.eight(first, eight);
         if (a.out_type == GM_T_BF16) {
@@ -68,7 +68,10 @@ KERNEL(gm_rows_out, cuda_rows_out_args, CUDA_THREADS) {
         }
         UNROLL for (int j = 0; j < 8; j++)
             ((float *)a.out)[to + j] = eight[j] * a.scale;
-    });
+    };
+    const int tall = (int)(from % TILED_ROWS);
+    if (a.format.tile) with_tile_row(a.format, (const uint8_t *)a.weight + (from - tall) * row_bytes, tall, give);
+    else with_row(a.format, a.weight, from, a.k, give);
 }
 
 /* ---- products ----

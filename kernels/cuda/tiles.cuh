@@ -300,15 +300,16 @@ struct tiles_of_q6_k {
     }
 };
 
-/* Byte i of a row of a matrix, from byte `first` on. */
+/* Byte i of a row of a matrix, from byte `first` on. Numbers of 32 bits: to divide those of 64 takes longer than all
+ * else (launch_packed.c makes tiles of no longer rows). */
 template <class TILES> struct tile_bytes {
     const uint8_t *rows; /* sixteen */
     int row;
-    int64_t first;
+    uint32_t first;
     METHOD uint8_t operator[](int64_t i) const {
-        const int64_t at = first + i;
-        return rows[at / TILES::CHUNK * (TILED_ROWS * TILES::CHUNK) + TILES::place(row, (int)(at % TILES::CHUNK))];
+        const uint32_t at = first + (uint32_t)i, tile = at / TILES::CHUNK;
+        return rows[tile * (TILED_ROWS * TILES::CHUNK) + TILES::place(row, (int)(at - tile * TILES::CHUNK))];
     }
-    METHOD tile_bytes operator+(int64_t n) const { return {rows, row, first + n}; }
+    METHOD tile_bytes operator+(int64_t n) const { return {rows, row, first + (uint32_t)n}; }
 };
 #endif
