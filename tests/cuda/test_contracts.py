@@ -25,7 +25,7 @@ def program(engine, kernels):
 
 @pytest.mark.slow
 def test_every_contract_equals_the_processor_s(program):
-    assert program("test_kernels", "2") > 1900
+    assert program("test_kernels", "1") > 1900
 
 
 @pytest.mark.slow
