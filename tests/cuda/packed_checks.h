@@ -173,7 +173,7 @@ static const float sum_ulps = 256, prompt_ulps = 1 << 18; /* prompt: of the larg
         const operand alone = operand_of(each);                                                                        \
         char *all = host_memory(each * (size_t)(tokens));                                                              \
         copy_bytes(all, (out).device, each * (size_t)(tokens));                                                        \
-        for (int64_t t = 0; t < (tokens); t += 1 + (tokens) / 5) {                                                     \
+        for (int64_t t = 0; t < (tokens); t += 1 + (tokens) / (cases < 20 ? 2 : 5)) {                                  \
             (d).x = (void *)(x.device + t * (x_bytes));                                                                \
             (d).out = (void *)alone.device;                                                                            \
             if (!device_cuda.contracts->name(&device_recorder, &(d), 1))                                               \
