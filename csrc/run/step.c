@@ -226,11 +226,14 @@ static gm_status make_plan(gm_step *st) {
         status = capture(st);
     if (status == GM_OK)
         status = place_results(st);
-    if (status == GM_OK)
-        st->in_rows = model_in_rows(st->model);
-    else
+    if (status != GM_OK) {
         release_roots(st); /* a plan without its results fits nothing, and would keep the device's memory */
-    return status;
+        return status;
+    }
+    st->in_rows = model_in_rows(st->model);
+    if (batch_state_has_single_rows(st->batch))
+        queue_repeats(plan_queue(st->plan));
+    return GM_OK;
 }
 
 static gm_status start_run(gm_step *st) {
@@ -239,8 +242,6 @@ static gm_status start_run(gm_step *st) {
     GM_TRY(model_begin_pass(st->model));
     GM_TRY(batch_state_send(st->batch));
     queue_profile(plan_queue(st->plan), st->profile);
-    if (batch_state_has_single_rows(st->batch))
-        queue_repeats(plan_queue(st->plan));
     queue_begin(plan_queue(st->plan), st->model->threads);
     st->running = true;
     return GM_OK;
