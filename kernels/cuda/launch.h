@@ -70,7 +70,12 @@ void cuda_start_softmax(const gm_softmax_args *a, int64_t rows);
 static inline bool prompt_takes(const gm_matrix *w) { return w->format != GM_QUANT_f32 && w->k % 8 == 0; }
 bool cuda_prompt_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n);
 bool cuda_prompt_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n);
-/* Rows of a packed matrix to [rows, k] in bfloat16 (launch_packed.c). */
+#define IN_ROWS "matrices in files"
+/* Packed matrices (launch_rows.c). Values along k of a tile of a format (tiles.cuh); 0: it has none. */
+int cuda_tile_values(int format);
+/* Of a packed matrix: in tiles where rows and k are whole ones. */
+cuda_format cuda_format_of(int format, int64_t rows, int64_t k);
+/* Rows of a packed matrix to [rows, k] in bfloat16. */
 void cuda_start_rounded_rows(void *out, const gm_matrix *w, int64_t first, int64_t rows);
 
 /* Dimensions that operands are walked over together, merged; at most CUDA_DIMS of them are in `shape`, the others are

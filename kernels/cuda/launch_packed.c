@@ -1,105 +1,10 @@
-/* launch_packed.c - packed matrices: rows into them and out of them, and their products. */
+/* launch_packed.c - products of packed matrices. */
 #include <string.h>
 #include "cuda/launch.h"
 
-#define IN_ROWS "matrices in files"
 #define INT8_ROWS "int8 activations"
-#define TILED_LONGEST (1 << 26) /* values of a row: sixteen such are less than 2^32 bytes */
-#define TILED_FILL 132          /* blocks that a large card has at once, one on each of its processors */
+#define TILED_FILL 132 /* blocks that a large card has at once, one on each of its processors */
 
-static int64_t by_threads(int64_t n) { return blocks_of(n, CUDA_THREADS); }
-static int dense_type(int format) {
-    return format == GM_QUANT_f16 ? GM_T_F16 : format == GM_QUANT_bf16 ? GM_T_BF16 : GM_T_F32;
-}
-/* Values along k of a tile of a format (tiles.cuh); 0: it has none. */
-static int tile_values(int format) {
-    const gm_quant_info *f = &gm_quants[format];
-    switch (format) {
-    case GM_QUANT_f16:
-    case GM_QUANT_bf16: return 64; /* in the block's memory alone */
-    case GM_QUANT_q4_0:
-    case GM_QUANT_q8_0:
-    case GM_QUANT_mxfp4: return 64;
-    case GM_QUANT_q4_k:
-    case GM_QUANT_q6_k: return 256;
-    default: return f->bits != 4 ? 0 : f->values < 64 ? 64 : f->values;
-    }
-}
-/* Of rows as files have them. scale_type of dense formats: the type of their values. */
-static cuda_format format_in_rows(int format) {
-    const gm_quant_info *f = &gm_quants[format];
-    const int type = f->bits ? dense_type(f->scale) : format <= GM_QUANT_bf16 ? dense_type(format) : 0;
-    return (cuda_format){.format = format, .values = f->values, .bytes = f->bytes, .bits = f->bits, .scale_type = type};
-}
-/* Of a packed matrix: in tiles where rows and k are whole ones. */
-static cuda_format format_of(int format, int64_t rows, int64_t k) {
-    cuda_format f = format_in_rows(format);
-    const int tile = tile_values(format);
-    if (tile && format > GM_QUANT_bf16 && rows % TILED_ROWS == 0 && k % tile == 0 && k <= TILED_LONGEST) f.tile = tile;
-    return f;
-}
-
-static void launch_pack(const void *args, int64_t begin, int64_t end) {
-    const gm_pack_args *a = args;
-    cuda_pack_args p = {.pack = *a, .format = format_of(a->format, a->rows, a->k)};
-    (void)begin;
-    p.pack.rows = end;
-    p.row_bytes = a->k / p.format.values * p.format.bytes;
-    p.item = !a->scales && !p.format.tile && p.row_bytes % 16 == 0 && is_aligned(a->in, 16) && is_aligned(a->out, 16)
-                 ? 16
-                 : 1;
-    cuda_start(CUDA_pack, by_threads(end * (p.row_bytes / p.item)), CUDA_THREADS, 0, &p);
-    cuda_start(CUDA_after_pack, 1, 32, 0, &p);
-}
-bool cuda_pack(gm_recorder *r, const gm_pack_args *a, int64_t n) {
-    gm_pack_args args = *a;
-    if (a->row_map && !(args.row_map = r->constant(r, a->row_map, (size_t)n * sizeof *a->row_map))) return false;
-    return r->launch(r, launch_pack, &args, sizeof args, n, 0, 0);
-}
-
-static void start_rows_out(const cuda_rows_out_args *p) {
-    cuda_start(CUDA_rows_out, by_threads(p->rows * blocks_of(p->k, 8)), CUDA_THREADS, 0, p);
-}
-static void launch_dequantize(const void *args, int64_t begin, int64_t end) {
-    const gm_dequantize_args *a = args;
-    (void)begin;
-    start_rows_out(&(cuda_rows_out_args){.out = a->out,
-                                         .weight = a->in,
-                                         .format = format_in_rows(a->format),
-                                         .rows = end,
-                                         .k = a->k,
-                                         .out_type = GM_T_F32,
-                                         .scale = 1});
-}
-CUDA_CONTRACT(dequantize)
-void cuda_start_rounded_rows(void *out, const gm_matrix *w, int64_t first, int64_t rows) {
-    start_rows_out(&(cuda_rows_out_args){.out = out,
-                                         .weight = w->data,
-                                         .format = format_of(w->format, w->rows, w->k),
-                                         .first = first,
-                                         .rows = rows,
-                                         .k = w->k,
-                                         .out_type = GM_T_BF16,
-                                         .scale = 1});
-}
-static void launch_embed(const void *args, int64_t begin, int64_t end) {
-    const gm_embed_args *a = args;
-    (void)begin;
-    start_rows_out(&(cuda_rows_out_args){.out = a->out,
-                                         .weight = a->weight,
-                                         .tokens = a->tokens,
-                                         .format = format_of(a->format, a->rows, a->k),
-                                         .rows = end,
-                                         .k = a->k,
-                                         .out_type = GM_T_F32,
-                                         .scale = a->scale});
-}
-bool cuda_embed(gm_recorder *r, const gm_embed_args *a, int64_t n) {
-    if (a->in_rows) return r->lack(r, IN_ROWS);
-    return r->launch(r, launch_embed, a, sizeof *a, n, 0, 0);
-}
-
-/* ---- products ---- */
 static void start_in_rows(const cuda_packed_args *p) {
     const int64_t blocks[3] = {blocks_of(p->rows, CUDA_THREADS / 32), blocks_of(p->tokens, CUDA_TOKENS), 1};
     cuda_start_grid(CUDA_packed_product, blocks, CUDA_THREADS, 0, p);
@@ -120,7 +25,7 @@ static cuda_kernel tiled_kernel(const cuda_format *f) {
 /* Bytes of a block's memory with x of so many columns. */
 static size_t tiled_memory(const cuda_packed_args *p, int64_t columns) {
     const cuda_format *f = &p->weight.format;
-    const int warps = TILED_THREADS / 32, tile = TILED_ROWS * (tile_values(f->format) / f->values) * f->bytes;
+    const int warps = TILED_THREADS / 32, tile = TILED_ROWS * (cuda_tile_values(f->format) / f->values) * f->bytes;
     const int64_t stage = TILED_STAGE_TILES(tile) * tile, sums = (TILED_SUMS * TILED_ROWS + columns) * 4;
     const int64_t totals = p->k / 16 * columns * 4; /* at most */
     return (size_t)(warps * (TILED_STAGES(tile) * stage + sums) + p->k * columns * 2 + totals);
@@ -128,7 +33,7 @@ static size_t tiled_memory(const cuda_packed_args *p, int64_t columns) {
 /* Whether a matrix is in tiles, or in rows that make such. */
 static bool makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {
     if (w->format.format != GM_QUANT_f16 && w->format.format != GM_QUANT_bf16) return w->format.tile != 0;
-    return rows % TILED_ROWS == 0 && k % tile_values(w->format.format) == 0 && is_aligned(w->data, 16);
+    return rows % TILED_ROWS == 0 && k % cuda_tile_values(w->format.format) == 0 && is_aligned(w->data, 16);
 }
 /* bfloat16 rows are one column each, float32 rows two. As many tokens go together as fit. */
 static bool start_tiled(cuda_packed_args *p) {
@@ -157,7 +62,7 @@ static void launch_packed_matmul(const void *args, int64_t begin, int64_t end) {
     start_product(&(cuda_packed_args){.out = a->out,
                                       .x = a->x,
                                       .residual = a->residual,
-                                      .weight = {w->data, a->bias, format_of(w->format, w->rows, w->k)},
+                                      .weight = {w->data, a->bias, cuda_format_of(w->format, w->rows, w->k)},
                                       .tokens = end,
                                       .rows = w->rows,
                                       .k = w->k,
@@ -177,8 +82,8 @@ static void launch_packed_glu(const void *args, int64_t begin, int64_t end) {
     start_product(
         &(cuda_packed_args){.out = a->out,
                             .x = a->x,
-                            .weight = {a->gate.data, NULL, format_of(a->gate.format, a->gate.rows, a->gate.k)},
-                            .up = {a->up.data, NULL, format_of(a->up.format, a->up.rows, a->up.k)},
+                            .weight = {a->gate.data, NULL, cuda_format_of(a->gate.format, a->gate.rows, a->gate.k)},
+                            .up = {a->up.data, NULL, cuda_format_of(a->up.format, a->up.rows, a->up.k)},
                             .tokens = end,
                             .rows = a->gate.rows,
                             .k = a->gate.k,
@@ -195,7 +100,7 @@ bool cuda_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
 
 /* ---- mixtures of experts ---- */
 static cuda_matrix stack_of(const gm_matrix_stack *w, int64_t rows, int64_t k) {
-    return (cuda_matrix){w->data, w->bias, format_of(w->format, rows, k)};
+    return (cuda_matrix){w->data, w->bias, cuda_format_of(w->format, rows, k)};
 }
 static void launch_experts(const void *args, int64_t begin, int64_t end) {
     const cuda_experts_args *p = args;

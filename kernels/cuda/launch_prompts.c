@@ -83,8 +83,7 @@ static void launch_prompt(const void *args, int64_t begin, int64_t end) {
 }
 /* What a job needs besides; the weight's pieces are whole tiles. */
 static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form form, int64_t n) {
-    const int64_t k = job->weight.k, most = PIECE_BYTES / (job->up.data ? 4 : 2) / k / TILE
-    *TILE;
+    const int64_t k = job->weight.k, tiles = PIECE_BYTES / ((job->up.data ? 4 : 2) * k * TILE);
     const bool as_it_lies = lies(&job->weight) && (!job->up.data || job->up.format == job->weight.format);
     job->type = as_it_lies && job->weight.format == GM_QUANT_f16 ? GM_T_F16 : GM_T_BF16;
     job->floats = form == GM_FORM_F32 ? x : NULL;
@@ -97,8 +96,7 @@ static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form f
     if (job->floats && !job->x) return false;
     const size_t library = blaslt_prompt_workspace(job->weight.rows, k);
     if (library && !(job->workspace = r->workspace(r, library))) return false;
-    if (!as_it_lies) job->piece = most < TILE
-    ? TILE : most;
+    if (!as_it_lies) job->piece = (tiles ? tiles : 1) * TILE;
     if (library && job->up.data && (as_it_lies || job->piece > UNITS)) job->piece = UNITS;
     if (job->piece > job->weight.rows) job->piece = job->weight.rows;
     for (int i = 0; i < (job->up.data ? 2 : 1); i++) {

@@ -301,7 +301,7 @@ struct tiles_of_q6_k {
 };
 
 /* Byte i of a row of a matrix, from byte `first` on. Numbers of 32 bits: to divide those of 64 takes longer than all
- * else (launch_packed.c makes tiles of no longer rows). */
+ * else (launch_rows.c makes tiles of no longer rows). */
 template <class TILES> struct tile_bytes {
     const uint8_t *rows; /* sixteen */
     int row;
