@@ -31,17 +31,30 @@ struct emulated_facts { int threads, bytes; };
 #define CONSTANT_TABLE static const
 #define DEVICE_TABLE static const
 
-/* Of the thread that runs now. */
+/* ---- fibers.cpp ---- */
+#pragma GCC visibility push(hidden)
+/* Of the thread that runs now; launches come one after another. */
 struct emulated_thread {
     int thread, threads, cluster; /* cluster: blocks of one */
     int64_t block[3], blocks[3];
     char *memory; /* of the block */
 };
-extern thread_local emulated_thread emulated;
+extern emulated_thread emulated;
 void emulated_barrier();
 void emulated_warp_barrier();
+void emulated_cluster_barrier();
+char *emulated_memory(int rank);
 struct emulated_lane { uint64_t words[4]; };
-emulated_lane *emulated_lanes(); /* [32] of the warp, for exchanges */
+/* [32] of the warp, for exchanges: after each of its barriers the other one of two, so that a lane that goes on does
+ * not overwrite what others are still to read. */
+emulated_lane *emulated_lanes();
+bool emulated_is_last(); /* of its warp, before the warp's barrier */
+/* What the last lane of a warp multiplies for all of them, sixteen rows and so many columns; each reads its part right
+ * after the barrier. */
+struct emulated_product { float a[16][16], b[16][256], out[16][256]; }; /* b[k][column] */
+extern emulated_product emulated_warp;
+void emulated_multiply(int columns);
+#pragma GCC visibility pop
 
 DEVICE int thread_index() { return emulated.thread; }
 DEVICE int thread_count() { return emulated.threads; }
@@ -51,8 +64,6 @@ DEVICE int64_t block_index_y() { return emulated.block[1]; }
 DEVICE int64_t block_index_z() { return emulated.block[2]; }
 DEVICE void barrier() { emulated_barrier(); }
 DEVICE void wait_for_others() {} /* the kernel before has ended */
-void emulated_cluster_barrier();
-char *emulated_memory(int rank);
 DEVICE int cluster_rank() { return (int)(emulated.block[0] % emulated.cluster); }
 DEVICE int cluster_size() { return emulated.cluster; }
 DEVICE void cluster_barrier() { emulated_cluster_barrier(); }
@@ -71,7 +82,6 @@ template <class T> static T emulated_exchange(T value, int from) {
     memcpy(&lanes[lane], &value, sizeof value);
     emulated_warp_barrier();
     memcpy(&got, &lanes[from >= 0 && from < 32 ? from : lane], sizeof got);
-    emulated_warp_barrier();
     return got;
 }
 template <class T> DEVICE T lane_xor(T value, int mask) {
@@ -86,7 +96,6 @@ static inline uint32_t lanes_where(bool yes) {
     emulated_warp_barrier();
     for (int i = 0; i < 32; i++)
         mask |= (uint32_t)lanes[i].words[0] << i;
-    emulated_warp_barrier();
     return mask;
 }
 static inline uint32_t lanes_equal(uint32_t value) {
@@ -96,7 +105,6 @@ static inline uint32_t lanes_equal(uint32_t value) {
     emulated_warp_barrier();
     for (int i = 0; i < 32; i++)
         mask |= (uint32_t)(lanes[i].words[0] == value) << i;
-    emulated_warp_barrier();
     return mask;
 }
 DEVICE void count_up(uint32_t *count) { ++*count; }
@@ -134,54 +142,52 @@ DEVICE uint16_t bfloat_of_float(float x) {
     return x != x ? 0x7fff : (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 DEVICE float power_of_two(float x) { return exp2f(x); }
-typedef float (*emulated_widen)(uint16_t);
-static inline float emulated_bfloat(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
-static inline float emulated_half(uint16_t h) { return float_of_half(h); }
-/* Each lane puts its share of both operands where all see it, and adds up its own four results. */
-static inline void emulated_mma(float *d, const uint32_t *a, const uint32_t *b, emulated_widen widen) {
-    static uint32_t shares[32][32][6]; /* of each warp */
-    const int lane = thread_index() % 32, group = lane / 4, pair = lane % 4;
-    uint32_t (*warp)[6] = shares[thread_index() / 32];
-    memcpy(warp[lane], a, 16);
-    memcpy(warp[lane] + 4, b, 8);
-    emulated_warp_barrier();
-    for (int i = 0; i < 4; i++) {
-        const int row = group + (i >= 2 ? 8 : 0), column = 2 * pair + (i & 1);
-        float sum = 0;
-        for (int k = 0; k < 16; k++) {
-            const int word = k % 8 / 2, shift = k % 2 * 16, far = k >= 8;
-            const uint32_t x = warp[row % 8 * 4 + word][(row >= 8) + 2 * far], y = warp[column * 4 + word][4 + far];
-            sum += widen((uint16_t)(x >> shift)) * widen((uint16_t)(y >> shift));
-        }
-        d[i] += sum;
-    }
-    emulated_warp_barrier();
+template <bool BF16> static inline float emulated_widen(uint16_t h) {
+    return BF16 ? float_of_bits((uint32_t)h << 16) : float_of_half(h);
 }
-static inline void mma_f16(float *d, const uint32_t *a, const uint32_t *b) { emulated_mma(d, a, b, emulated_half); }
-static inline void mma_bf16(float *d, const uint32_t *a, const uint32_t *b) { emulated_mma(d, a, b, emulated_bfloat); }
+/* Each lane puts its share of both operands where all see it, and takes its own four results. */
+template <bool BF16> static void emulated_mma(float *d, const uint32_t *a, const uint32_t *b) {
+    const int lane = thread_index() % 32, group = lane / 4, pair = lane % 4 * 2;
+    for (int i = 0; i < 2; i++) {
+        for (int part = 0; part < 4; part++)
+            emulated_warp.a[group + part % 2 * 8][pair + i + part / 2 * 8] = emulated_widen<BF16>(
+                (uint16_t)(a[part] >> 16 * i));
+        for (int part = 0; part < 2; part++)
+            emulated_warp.b[pair + i + part * 8][group] = emulated_widen<BF16>((uint16_t)(b[part] >> 16 * i));
+    }
+    if (emulated_is_last())
+        emulated_multiply(8);
+    emulated_warp_barrier();
+    for (int i = 0; i < 4; i++)
+        d[i] += emulated_warp.out[group + i / 2 * 8][pair + i % 2];
+}
+static inline void mma_f16(float *d, const uint32_t *a, const uint32_t *b) { emulated_mma<false>(d, a, b); }
+static inline void mma_bf16(float *d, const uint32_t *a, const uint32_t *b) { emulated_mma<true>(d, a, b); }
+/* All lanes' rows: where matrix m's row r is, at [8 * m + r]. */
+static inline emulated_lane *emulated_rows(const void *row) {
+    emulated_lane *lanes = emulated_lanes();
+    lanes[thread_index() % 32].words[0] = reinterpret_cast<uintptr_t>(row);
+    emulated_warp_barrier();
+    return lanes;
+}
+static inline const char *emulated_row(const emulated_lane *rows, int which) {
+    return reinterpret_cast<const char *>(static_cast<uintptr_t>(rows[which].words[0]));
+}
 static inline void load_matrices(uint32_t *out, const void *row) {
-    static const void *rows[32][32];
     const int lane = thread_index() % 32;
-    const void **warp = rows[thread_index() / 32];
-    warp[lane] = row;
-    emulated_warp_barrier();
+    const emulated_lane *rows = emulated_rows(row);
     for (int m = 0; m < 4; m++)
-        memcpy(&out[m], (const char *)warp[8 * m + lane / 4] + 4 * (lane % 4), 4);
-    emulated_warp_barrier();
+        memcpy(&out[m], emulated_row(rows, 8 * m + lane / 4) + 4 * (lane % 4), 4);
 }
 static inline void load_matrices_turned(uint32_t *out, const void *row) {
-    static const void *rows[32][32];
     const int lane = thread_index() % 32;
-    const void **warp = rows[thread_index() / 32];
-    warp[lane] = row;
-    emulated_warp_barrier();
+    const emulated_lane *rows = emulated_rows(row);
     for (int m = 0; m < 4; m++) {
         uint16_t half[2];
         for (int i = 0; i < 2; i++)
-            memcpy(&half[i], (const char *)warp[8 * m + 2 * (lane % 4) + i] + 2 * (lane / 4), 2);
+            memcpy(&half[i], emulated_row(rows, 8 * m + 2 * (lane % 4) + i) + 2 * (lane / 4), 2);
         memcpy(&out[m], half, 4);
     }
-    emulated_warp_barrier();
 }
 struct alignas(16) emulated_16 { char bytes[16]; };
 DEVICE void copy_16(void *to, const void *from, int bytes) {
@@ -195,7 +201,7 @@ DEVICE void copy_16(void *to, const void *from, int bytes) {
 DEVICE void commit_copies() {}
 template <int pending> DEVICE void wait_copies() {}
 
-/* The tensor cores of sm_90a: each thread makes its own results from the block's memory. */
+/* The tensor cores of sm_90a: a warp's last lane makes the results of all of them from the block's memory. */
 #define HAS_WGMMA 1
 struct block_matrix {
     const char *at;
@@ -206,30 +212,34 @@ DEVICE void show_copies() {}
 DEVICE void wgmma_begin() {}
 DEVICE void wgmma_commit() {}
 template <int pending> DEVICE void wgmma_wait() {}
-static inline float emulated_item(const block_matrix &m, bool along_k, int line, int k, emulated_widen widen) {
-    const int at = along_k ? line / 8 * 1024 + line % 8 * 128 + k * 2
+template <bool BF16, bool ALONG_K> static inline float emulated_item(const block_matrix &m, int line, int k) {
+    const int at = ALONG_K ? line / 8 * 1024 + line % 8 * 128 + k * 2
                            : line / 64 * m.across + k / 8 * 1024 + k % 8 * 128 + line % 64 * 2;
     const uintptr_t plain = reinterpret_cast<uintptr_t>(m.at) + static_cast<uintptr_t>(at);
     uint16_t item;
     memcpy(&item, reinterpret_cast<const void *>(plain ^ (plain >> 7 & 7) << 4), 2);
-    return widen(item);
+    return emulated_widen<BF16>(item);
 }
-template <int N>
-static inline void emulated_wgmma(float (&d)[N], block_matrix a, block_matrix b, bool a_along_k, bool b_along_k,
-                                  emulated_widen widen) {
+template <bool BF16, bool A_ALONG_K, bool B_ALONG_K, int N>
+static void emulated_wgmma(float (&d)[N], block_matrix a, block_matrix b) {
     const int lane = thread_index() % 32, warp = thread_index() / 32 % 4;
-    for (int i = 0; i < N; i++) {
-        const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        float sum = 0;
-        for (int k = 0; k < 16; k++)
-            sum += emulated_item(a, a_along_k, row, k, widen) * emulated_item(b, b_along_k, column, k, widen);
-        d[i] += sum;
+    if (emulated_is_last()) {
+        for (int k = 0; k < 16; k++) {
+            for (int row = 0; row < 16; row++)
+                emulated_warp.a[row][k] = emulated_item<BF16, A_ALONG_K>(a, warp * 16 + row, k);
+            for (int column = 0; column < 2 * N; column++)
+                emulated_warp.b[k][column] = emulated_item<BF16, B_ALONG_K>(b, column, k);
+        }
+        emulated_multiply(2 * N);
     }
+    emulated_warp_barrier();
+    for (int i = 0; i < N; i++)
+        d[i] += emulated_warp.out[lane / 4 + i / 2 % 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
 }
 template <bool A_ALONG_K, bool B_ALONG_K, int N> DEVICE void wgmma_f16(float (&d)[N], block_matrix a, block_matrix b) {
-    emulated_wgmma(d, a, b, A_ALONG_K, B_ALONG_K, emulated_half);
+    emulated_wgmma<false, A_ALONG_K, B_ALONG_K>(d, a, b);
 }
 template <bool A_ALONG_K, bool B_ALONG_K, int N> DEVICE void wgmma_bf16(float (&d)[N], block_matrix a, block_matrix b) {
-    emulated_wgmma(d, a, b, A_ALONG_K, B_ALONG_K, emulated_bfloat);
+    emulated_wgmma<true, A_ALONG_K, B_ALONG_K>(d, a, b);
 }
 #endif

@@ -138,7 +138,7 @@ static int said(const char *name, int otherwise) {
 /* ---- memory that is open while the device works, and to its thread alone where the processor can do that ---- */
 static int key = -1;
 static size_t open_heap(void) {
-    const size_t opened = (top + 4095) / 4096 * 4096;
+    const size_t opened = (top + PAGE - 1) / PAGE * PAGE;
     if (key >= 0)
         pkey_set(key, 0);
     else if (opened)
@@ -235,9 +235,10 @@ EXPORT int cuInit(unsigned flags) {
     (void)flags;
     if (heap)
         return SUCCESS;
-    heap = mmap(NULL, HEAP, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    heap = mmap(NULL, HEAP + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (heap == MAP_FAILED)
         return OUT_OF_MEMORY;
+    heap += -(uintptr_t)heap % PAGE;
     madvise(heap, HEAP, MADV_HUGEPAGE); /* they are quickly opened and closed */
     key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
     if (key >= 0 && pkey_mprotect(heap, HEAP, PROT_READ | PROT_WRITE, key) != 0)
@@ -320,11 +321,12 @@ EXPORT int cuMemAlloc_v2(uint64_t *at, size_t bytes) {
     if (error) {
         free(b);
     } else {
-        const size_t room = (bytes + 2 * GAP - 1) / GAP * GAP;
+        const size_t room = (bytes + 2 * GAP - 1) / GAP * GAP, end = (top + room + PAGE - 1) / PAGE * PAGE;
         *b = (block){blocks, heap + top, bytes};
         blocks = b;
         *at = (uint64_t)(uintptr_t)b->at;
-        POISON(heap + top + bytes, room - bytes);
+        UNPOISON(b->at, bytes);
+        POISON(b->at + bytes, end - top - bytes); /* all that will be open */
         top += room;
         used += bytes;
     }

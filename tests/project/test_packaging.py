@@ -148,17 +148,31 @@ def check_functions():
 
 
 @pytest.mark.parametrize("script,status,said", [
-    ("step one true; step two sh -c 'exit 77'; optional three false; optional four true",
+    ("step one true; step two sh -c 'exit 77'; mapfile -t -O 1 not_tried < <(lacking false three; lacking true four)",
      0, ["not tried: [two] [tests that need three]\n", "all that was tried passed", "not tried: 2\n"]),
+    ("{ echo beside; exit 3; } > said & step one joined $! said", 1, ["FAILED: [one]\n"]),
     ("step one true", 0, ["all that was tried passed", "not tried: 0\n"]),
     ("step one sh -c 'exit 3'; step two sh -c 'exit 77'", 1, ["not tried: [two]\n", "FAILED: [one]\n"])])
-def test_the_whole_check_says_what_was_not_tried(script, status, said):
+def test_the_whole_check_says_what_was_not_tried(script, status, said, tmp_path):
     bash = shutil.which("bash") or pytest.skip("bash is not installed")
     done = subprocess.run([bash, "-uc", f"{check_functions()}\nfailed=() not_tried=()\n{script}\nsummary"],
-                          capture_output=True, text=True)
+                          capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == status, done.stderr
     last = done.stdout[done.stdout.rindex("== "):]
     assert all(line in last for line in said), done.stdout
+    assert ("beside" in script) == ("\nbeside\n" in done.stdout)
+
+
+def test_packages_are_installed_one_by_one_where_one_of_them_is_missing(tmp_path):
+    bash = shutil.which("bash") or pytest.skip("bash is not installed")
+    install = tmp_path / "install"
+    install.write_text('echo "$@"\nfor one in "$@"; do [ "$one" != missing ] || exit 1; done\n')
+    for packages, tried, said in [("a 'b c'", "a b c\n", ""),
+                                  ("a 'b missing' d", "a b missing d\na\nb missing\nd\n",
+                                   "tests that need b missing\n")]:
+        done = subprocess.run([bash, "-uc", f"{check_functions()}\nlacking 'bash {install}' {packages}"],
+                              capture_output=True, text=True, check=True)
+        assert (done.stderr, done.stdout) == (tried, said)
 
 
 def test_a_bare_system_without_debootstrap_is_not_tried(tmp_path):

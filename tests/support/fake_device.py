@@ -1,4 +1,5 @@
 """Builds the fake device (tests/cuda/fake_device.c), a library that stands in CUDA's place."""
+import functools
 import glob
 import os
 import shlex
@@ -7,6 +8,7 @@ from engine import Compiler, load_setup
 from places import ROOT
 
 
+@functools.cache
 def build_fake_device():
     """The library's path: compiled once, and again when what it is made of has changed."""
     build = load_setup(ROOT)

@@ -1,5 +1,6 @@
 """Builds the fake driver (tests/cuda/fake_driver.c), which GOMLX_CUDA_DRIVER names in the place of NVIDIA's, with the
 GPU's kernels as the host's compiler makes them (tests/cuda/emulate.h), and the file of kernels that goes with it."""
+import functools
 import importlib.util
 import os
 import platform
@@ -11,7 +12,8 @@ from engine import Compiler, load_setup
 from places import ROOT
 
 FLAGS = ["-O1", "-g0", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
-CPLUSPLUS = ["-std=gnu++17", "-DGOMLX_EMULATED", "-Itests/cuda", "-Ikernels/cuda", "-Ikernels", "-x", "c++"]
+# Of this machine, for fmaf is a call of the C library where it is no instruction.
+CPLUSPLUS = ["-std=gnu++17", "-march=native", "-DGOMLX_EMULATED", "-Itests/cuda", "-Ikernels/cuda", "-Ikernels", "-x", "c++"]
 
 
 def load_build():
@@ -21,41 +23,48 @@ def load_build():
     return module
 
 
+def compiler_of(variable, name):
+    """The command of a compiler."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the emulation of a GPU changes stacks as x86-64 does")
+    command = shlex.split(os.environ.get(variable, name))
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no compiler: {command[0]}")
+    return command
+
+
+def emulated(sources, *flags):
+    """Objects of kernels as the host's compiler makes them, and of what runs them. flags: those of sanitizers, which
+    have nothing to look for in the latter."""
+    compiler = Compiler(ROOT, [*compiler_of("CXX", "g++"), *FLAGS, *flags, *CPLUSPLUS], load_setup(ROOT).JOBS)
+    fibers = ("tests/cuda/fibers.cpp", "", ["-O3", "-fno-sanitize=address", f"-DSANITIZED={int(bool(flags))}"])
+    return list(compiler.compile([*sources, fibers]).values())
+
+
+def shared_library(source, objects, *command, flags=()):
+    """The path of what the linker makes of a source, by a compiler, and other objects; once."""
+    compiler = Compiler(ROOT, [*compiler_of("CC", "gcc"), *FLAGS, *flags], 1)
+    objects = [*compiler.compile([source]).values(), *objects]
+    _, path = compiler.find(source, sorted(objects), ".so")
+    if not os.path.exists(path):
+        with compiler.locked(), compiler.written(path) as new:
+            compiler.run([*command, "-shared", *flags, *objects, "-Wl,-z,defs", "-ldl", "-o", new])
+    return path
+
+
+@functools.cache
 def build_fake_driver(*flags, kernels=True):
     """The library's path. flags: those of sanitizers. Without kernels it has all but something to launch, and needs no
     C++."""
-    cc, cxx = shlex.split(os.environ.get("CC", "gcc")), shlex.split(os.environ.get("CXX", "g++"))
-    if platform.machine() != "x86_64":
-        pytest.skip("the emulation of a GPU changes stacks as x86-64 does")
-    for command in (cc, cxx) if kernels else (cc,):
-        if shutil.which(command[0]) is None:
-            pytest.skip(f"no compiler: {command[0]}")
-    jobs = load_setup(ROOT).JOBS
-    compiler = Compiler(ROOT, [*cc, *FLAGS, *flags], jobs)
-    objects = list(compiler.compile(["tests/cuda/fake_driver.c"]).values())
-    if kernels:
-        parts = [f"kernels/cuda/{part}.cu" for part in load_build().parts()]
-        device_code = Compiler(ROOT, [*cxx, *FLAGS, *flags, *CPLUSPLUS], jobs)
-        objects += device_code.compile([*parts, "tests/cuda/fibers.cpp"]).values()
-    _, path = compiler.find("tests/cuda/fake_driver.c", sorted(objects), ".so")
-    if not os.path.exists(path):
-        with compiler.locked(), compiler.written(path) as new:
-            compiler.run([*(cxx if kernels else cc), "-shared", *flags, *objects, "-Wl,-z,defs", "-ldl", "-o", new])
-    return path
+    command = compiler_of("CXX", "g++") if kernels else compiler_of("CC", "gcc")
+    parts = emulated([f"kernels/cuda/{part}.cu" for part in load_build().parts()], *flags) if kernels else []
+    return shared_library("tests/cuda/fake_driver.c", parts, *command, flags=flags)
 
 
+@functools.cache
 def build_fake_blaslt(*flags):
     """The library in cuBLASLt's place, for the fake driver. flags: those of sanitizers."""
-    cc = shlex.split(os.environ.get("CC", "gcc"))
-    if shutil.which(cc[0]) is None:
-        pytest.skip(f"no compiler: {cc[0]}")
-    compiler = Compiler(ROOT, [*cc, *FLAGS, *flags], 1)
-    objects = list(compiler.compile(["tests/cuda/fake_blaslt.c"]).values())
-    _, path = compiler.find("tests/cuda/fake_blaslt.c", objects, ".so")
-    if not os.path.exists(path):
-        with compiler.locked(), compiler.written(path) as new:
-            compiler.run([*cc, "-shared", *flags, *objects, "-ldl", "-o", new])
-    return path
+    return shared_library("tests/cuda/fake_blaslt.c", [], *compiler_of("CC", "gcc"), flags=flags)
 
 
 def write_kernels(path, architectures=("sm_90a",)):
