@@ -13,7 +13,8 @@ from places import ROOT
 
 FLAGS = ["-O1", "-g0", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
 # Of this machine, for fmaf is a call of the C library where it is no instruction.
-CPLUSPLUS = ["-std=gnu++17", "-march=native", "-DGOMLX_EMULATED", "-Itests/cuda", "-Ikernels/cuda", "-Ikernels", "-x", "c++"]
+CPLUSPLUS = ["-std=gnu++17", "-march=native", "-DGOMLX_EMULATED", "-Itests/cuda", "-Ikernels/cuda", "-Ikernels", "-x",
+             "c++"]
 
 
 def load_build():
