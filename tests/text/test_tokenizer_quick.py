@@ -1,6 +1,7 @@
 """The quick way to ids (csrc/text/fast/quick.c) gives what the general way gives, under the chosen instruction set. A
 group around a pattern makes it one that has no scanner, which takes the general way; of SentencePiece's words, an
 Encoding takes it."""
+import functools
 import json
 import random
 
@@ -25,6 +26,7 @@ PIECES = [" ", "  ", "    ", "\n", "\r\n", "\t", " \n", "\n  \n", "\n\n\n", "'",
           "\u0000"]
 
 
+@functools.cache
 def alphabet():
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [b for b in range(256) if b not in plain]
