@@ -4,17 +4,25 @@ import functools
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
+import zlib
 
 import pytest
 from engine import Compiler, load_setup
 from places import ROOT
 
 FLAGS = ["-O1", "-g0", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
-# Of this machine, for fmaf is a call of the C library where it is no instruction.
-CPLUSPLUS = ["-std=gnu++17", "-march=native", "-DGOMLX_EMULATED", "-Itests/cuda", "-Ikernels/cuda", "-Ikernels", "-x",
-             "c++"]
+CPLUSPLUS = ["-std=gnu++17", "-DGOMLX_EMULATED", "-Itests/cuda", "-Ikernels/cuda", "-Ikernels", "-x", "c++"]
+
+
+def for_this_processor():
+    """fmaf is a call of the C library where it is no instruction. What the processor can do is among the flags, for
+    objects are kept by these."""
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        found = re.search(r"^flags\s*:(.*)$", file.read(), re.M)
+    return ["-march=native", f"-DPROCESSOR=0x{zlib.crc32(found[1].encode()):08x}"] if found else []
 
 
 def load_build():
@@ -37,7 +45,8 @@ def compiler_of(variable, name):
 def emulated(sources, *flags):
     """Objects of kernels as the host's compiler makes them, and of what runs them. flags: those of sanitizers, which
     have nothing to look for in the latter."""
-    compiler = Compiler(ROOT, [*compiler_of("CXX", "g++"), *FLAGS, *flags, *CPLUSPLUS], load_setup(ROOT).JOBS)
+    command = [*compiler_of("CXX", "g++"), *FLAGS, *flags, *CPLUSPLUS, *for_this_processor()]
+    compiler = Compiler(ROOT, command, load_setup(ROOT).JOBS)
     fibers = ("tests/cuda/fibers.cpp", "", ["-O3", "-fno-sanitize=address", f"-DSANITIZED={int(bool(flags))}"])
     return list(compiler.compile([*sources, fibers]).values())
 
