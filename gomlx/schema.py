@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin
 
 from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
 from gomlx._generation.negation import NOTES, TYPES, negation, without_if, without_one_of
-from gomlx._generation.patterns import in_other_words, of_names, without_lookahead
+from gomlx._generation.regular import rewriting
 
 __all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
 
@@ -87,7 +87,7 @@ class Prepared:
 
 
 def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", strict_formats: bool = False,
-            compares_items: bool = False) -> Prepared:
+            compares_items: bool = False, shows_words: bool = False) -> Prepared:
     """What the matcher is given for a schema, a dict or a boolean.
 
     enforce         "strict" refuses what cannot be enforced (UnsupportedSchema); "relaxed" leaves those keywords out
@@ -96,11 +96,14 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
     compares_items  the matcher compares the items of arrays that are marked DISTINCT; else uniqueItems is refused where
                     no grammar says it
 
+    shows_words     patterns beside lengths or others have a text that holds to all of them as an alternative, which takes
+                    some time: the matcher looks for one, and may give up before it finds any
+
     TypeError or ValueError for what is not a schema: not JSON, more than 1 MiB, deeper than 100 values."""
     if not isinstance(schema, bool | Mapping):
         raise TypeError(f"schema: expected a dict or a boolean, got {type(schema).__name__}")
     schema = _as_json(schema)
-    work = _Walk(schema, strict_formats, compares_items)
+    work = _Walk(schema, strict_formats, compares_items, shows_words)
     made = work.schema(schema, "")
     if made is False:
         raise UnsupportedSchema([Place("", "false", "no document is valid")])
@@ -164,8 +167,9 @@ def _children(value) -> Iterator[Any]:
 class _Walk:
     """One pass over a schema: copies it, rewrites what can be, collects what cannot."""
 
-    def __init__(self, root, strict_formats, compares_items):
+    def __init__(self, root, strict_formats, compares_items, shows_words):
         self.root = root
+        self.shows_words = shows_words
         self.compares_items, self.has_distinct = compares_items, False
         named = root.get("$schema", "") if isinstance(root, dict) else ""
         self.is_old = isinstance(named, str) and any(one in named for one in OLD)
@@ -199,7 +203,7 @@ class _Walk:
                     and (key not in ALONE or ALONE[key] in schema)}
         made = {key: self.value(key, value, f"{pointer}/{_escaped(key)}") for key, value in kept.items()}
         self.dynamic_reference(made, kept)
-        for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies, self.look_ahead):
+        for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies, self.patterns):
             rewrite(made, kept)
         if self.conditions(made, kept, pointer) is False:
             return False
@@ -316,18 +320,23 @@ class _Walk:
         made["additionalProperties"] = False
         del made["propertyNames"]
 
-    def look_ahead(self, made, schema):
+    def patterns(self, made, schema):
+        """In the matcher's syntax, and so that it finds a text that holds to them and to the lengths, too."""
         named = made.get("patternProperties")
         if isinstance(named, dict):
-            words = {one: in_other_words(one) for one in named}
-            words = {one: of_names(said) or said for one, said in words.items()}
+            words = {one: rewriting.one_of_names(one) for one in named}
             if len(set(words.values())) == len(words):
                 made["patternProperties"] = {words[one]: value for one, value in named.items()}
-        if isinstance(made.get("pattern"), str):
-            made["pattern"] = in_other_words(made["pattern"])
-        parts = without_lookahead(made["pattern"]) if isinstance(made.get("pattern"), str) else None
-        if parts is not None:
+        if not isinstance(made.get("pattern"), str):
+            return
+        parts = rewriting.rewritten(made.pop("pattern"))
+        least, most = made.get("minLength", 0), made.get("maxLength")
+        if parts and self.shows_words and (least or most is not None or len(parts) > 1) and not any(
+                isinstance(one, bool) or not isinstance(one, int) for one in (least, most or 0)):
+            parts = rewriting.with_word(parts, least, most)
+        if parts:
             made["pattern"] = parts[0]
+        if parts[1:]:
             made["allOf"] = [*made.get("allOf", ()), *({"pattern": one} for one in parts[1:])]
 
     def dynamic_reference(self, made, schema):
@@ -541,11 +550,11 @@ def is_name(name: str, said: dict[str, Any]) -> bool | None:
     """Whether a name is valid under these keywords of propertyNames; None: that is not known."""
     found = True
     for keyword, value in said.items():
-        if keyword == "pattern" and isinstance(value, str) and name.isascii() and name.isprintable():
-            try:
-                found &= re.search(value, name) is not None
-            except re.error:
+        if keyword == "pattern" and isinstance(value, str):
+            is_match = rewriting.matches(value, name)
+            if is_match is None:
                 return None
+            found &= is_match
         elif keyword in ("enum", "const"):
             found &= name in ([value] if keyword == "const" else value)
         elif keyword in ("minLength", "maxLength"):
