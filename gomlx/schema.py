@@ -17,6 +17,7 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
 from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
+from gomlx._generation.exclusion import beside_others, canonical, exclude
 from gomlx._generation.negation import NOTES, TYPES, negation, without_if, without_one_of
 from gomlx._generation.regular import rewriting
 
@@ -52,9 +53,6 @@ INNER = ("not", "if", "then", "else", "contains", "propertyNames", "unevaluatedI
 FORMS = {"properties": dict, "patternProperties": dict, "$defs": dict, "definitions": dict, "dependentRequired": dict,
          "dependentSchemas": dict, "dependencies": dict, "allOf": list, "anyOf": list, "oneOf": list,
          "prefixItems": list, "required": list, "enum": list, "$ref": str}
-# What each type's keywords limit: where the type is another one, they say nothing.
-JSON_TYPES = {"null": type(None), "boolean": bool, "integer": int, "number": (int, float), "string": str,
-              "array": list, "object": dict}
 
 
 @dataclass(frozen=True)
@@ -234,7 +232,7 @@ class _Walk:
             if keyword not in made or keyword != "oneOf" and self.says_nothing(keyword, schema):
                 continue
             if keyword == "oneOf":
-                if self.are_too_large(schema["oneOf"]) or self.clash_of(schema["oneOf"]) is None:
+                if self.are_too_large(schema["oneOf"]) or self.clash_of(schema) is None:
                     continue
                 said = without_one_of(schema["oneOf"], [self.resolved(one) for one in schema["oneOf"]])
             else:
@@ -259,7 +257,7 @@ class _Walk:
     def without(self, keyword, schema):
         """What one keyword says, by others; None: cannot."""
         if keyword == "not":
-            return negation(schema["not"])
+            return negation(self.resolved(schema["not"]))
         if keyword == "if":
             return without_if(schema)
         if keyword == "contains":
@@ -443,7 +441,7 @@ class _Walk:
             self.refuse(pointer, "oneOf",
                         f"its {len(schema['oneOf'])} branches are too large to compare each with all others")
         else:
-            clash = self.clash_of(schema["oneOf"])
+            clash = self.clash_of(schema)
         if clash is not None:
             self.refuse(pointer, "oneOf", f"branches {clash[0]} and {clash[1]} may have a document in common")
         alternatives = made.pop("oneOf")
@@ -452,11 +450,12 @@ class _Walk:
         else:
             made["anyOf"] = alternatives
 
-    def clash_of(self, alternatives):
+    def clash_of(self, schema):
         """Two branches of a oneOf that may have a document in common; None: there are no two."""
-        branches = [self.resolved(one) for one in alternatives]
-        return next(((i, k) for k in range(len(branches)) for i in range(k) if not exclude(branches[i], branches[k])),
-                    None)
+        beside = {key: value for key, value in schema.items() if key != "oneOf"}
+        branches = [beside_others(self.resolved(one), beside) for one in schema["oneOf"]]
+        return next(((i, k) for k in range(len(branches)) for i in range(k)
+                     if not exclude(branches[i], branches[k], self.resolved)), None)
 
     def are_too_large(self, alternatives):
         """Whether comparing them would take long: each one's length counts as often as it is compared."""
@@ -472,7 +471,7 @@ class _Walk:
             if not isinstance(schema, dict):
                 return schema is not False
             target = schema.get("$ref")
-            if not isinstance(target, str) or not target.startswith("#"):
+            if not isinstance(target, str) or not target.startswith("#") or len(self.uris.bases) > 1:
                 return schema if target is None else True
             schema = found_at(self.root, pointer_of_fragment(target))
         return True
@@ -578,83 +577,6 @@ def _named(said, additional):
         least, most = said.get("minLength", 0), said.get("maxLength", "")
         return {"patternProperties": {f"^[\\s\\S]{{{least},{most}}}$": additional}}
     return None
-
-
-def exclude(one: Any, other: Any) -> bool:
-    """Whether it is certain that no document is valid under both of two schemas."""
-    if one is False or other is False:
-        return True
-    if one is True or other is True:
-        return False
-    values, others = _values(one), _values(other)
-    if values is not None and others is not None:
-        return set(map(canonical, values)).isdisjoint(map(canonical, others))
-    if values is not None or others is not None:
-        found, schema = (values, other) if values is not None else (others, one)
-        return not any(_is_of(value, _types(schema)) for value in found or ())
-    types, other_types = _types(one), _types(other)
-    if not any(a == b or {a, b} == {"integer", "number"} for a in types for b in other_types):
-        return True
-    return types == other_types == {"object"} and _discriminated(one, other)
-
-
-def _discriminated(one, other):
-    """Whether a property that both require has values in one that exclude those in the other."""
-    inner, outer = _required_properties(one), _required_properties(other)
-    return any(exclude(inner[name], outer[name]) for name in inner.keys() & outer.keys()) or \
-        any(_has_no(other, name) for name in _required(one)) or any(_has_no(one, name) for name in _required(other))
-
-
-def _has_no(schema, name):
-    """Whether no object that is valid has this property."""
-    known = schema.get("properties", {})
-    if not isinstance(known, dict):
-        return False
-    return known[name] is False if name in known else \
-        schema.get("additionalProperties") is False and not schema.get("patternProperties")
-
-
-def _required(schema):
-    names = schema.get("required")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _required_properties(schema):
-    """{name: schema} of properties that an object has to have."""
-    properties = schema.get("properties")
-    return {name: properties[name] for name in _required(schema) if isinstance(properties, dict)
-            and isinstance(properties.get(name), dict | bool)}
-
-
-def _values(schema):
-    if "const" in schema:
-        return [schema["const"]]
-    return schema["enum"] if isinstance(schema.get("enum"), list) else None
-
-
-def _types(schema):
-    named = schema.get("type", list(JSON_TYPES))
-    named = named if isinstance(named, list) else [named]
-    return set(named if all(isinstance(one, str) for one in named) else JSON_TYPES)
-
-
-def _is_of(value, types):
-    if isinstance(value, bool):
-        return "boolean" in types
-    whole = isinstance(value, float) and value.is_integer() and "integer" in types
-    return whole or any(isinstance(value, JSON_TYPES[one]) for one in types if one in JSON_TYPES)
-
-
-def canonical(value: Any) -> str:
-    """A text that is the same for what is equal as JSON: 1 is 1.0, and true is not 1."""
-    def plain(one):
-        if isinstance(one, list):
-            return [plain(inner) for inner in one]
-        if isinstance(one, dict):
-            return {name: plain(inner) for name, inner in one.items()}
-        return int(one) if isinstance(one, float) and one.is_integer() else one
-
-    return json.dumps(plain(value), sort_keys=True)
 
 
 def _escaped(key):

@@ -344,7 +344,7 @@ def _solved(edges, ends, most_letters):
             ends[i] = syntax.alt([ends[i], syntax.cat([over, ends[gone]])])
         for to in edges[gone]:
             into[to].discard(gone)
-        if sum(map(_length, (*ends, *(one for i in left for one in edges[i].values())))) > most_letters:
+        if sum(_length(one) for i in left for one in (ends[i], *edges[i].values())) > most_letters:
             raise TooLarge("too long")
     return syntax.cat([syntax.rep(edges[0].get(0, syntax.NOTHING), 0, None), ends[0]])
 
