@@ -7,6 +7,7 @@
 Drafts 4 to 2020-12. Nothing is fetched: a $ref that leaves the document is refused."""
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -19,7 +20,9 @@ from urllib.parse import quote, unquote, urldefrag, urljoin
 from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
 from gomlx._generation.exclusion import beside_others, canonical, exclude
 from gomlx._generation.negation import NOTES, TYPES, negation, without_if, without_one_of
-from gomlx._generation.regular import rewriting
+from gomlx._generation import property_names
+from gomlx._generation.regular import automaton, rewriting
+from gomlx._generation.regular.syntax import Unreadable
 
 __all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
 
@@ -29,6 +32,7 @@ MAX_DEPTH = 100                 # of values within one another
 MAX_REWRITTEN = 100_000         # characters of what conditions become
 MAX_NESTED = 8                  # conditions within one another that are rewritten
 MAX_COMPARED = 1 << 25          # characters of branches of oneOf that are compared with others
+MAX_EFFORT = 100_000            # steps of all patterns together, and their characters
 # The values of `format` that the matcher enforces; all others are annotations, as 2020-12 says.
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
 DISTINCT = "x-distinct"         # of a prepared array: its items differ, which the matcher compares beside the grammar
@@ -102,7 +106,11 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
         raise TypeError(f"schema: expected a dict or a boolean, got {type(schema).__name__}")
     schema = _as_json(schema)
     work = _Walk(schema, strict_formats, compares_items, shows_words)
-    made = work.schema(schema, "")
+    with automaton.effort(MAX_EFFORT):
+        try:
+            made = work.schema(schema, "")
+        except automaton.Exhausted as error:
+            raise ValueError(f"schema: {error}") from None
     if made is False:
         raise UnsupportedSchema([Place("", "false", "no document is valid")])
     made = {} if made is True else made
@@ -234,7 +242,7 @@ class _Walk:
             if keyword == "oneOf":
                 if self.are_too_large(schema["oneOf"]) or self.clash_of(schema) is None:
                     continue
-                said = without_one_of(schema["oneOf"], [self.resolved(one) for one in schema["oneOf"]])
+                said = without_one_of(schema["oneOf"], [self.in_full(one) for one in schema["oneOf"]])
             else:
                 said = self.without(keyword, schema)
             if said is None or self.depth == MAX_NESTED:
@@ -257,12 +265,12 @@ class _Walk:
     def without(self, keyword, schema):
         """What one keyword says, by others; None: cannot."""
         if keyword == "not":
-            return negation(self.resolved(schema["not"]))
+            return negation(self.in_full(schema["not"]))
         if keyword == "if":
             return without_if(schema)
         if keyword == "contains":
             return without_contains(schema)
-        values = all_that(self.resolved(schema["items"]) if isinstance(schema.get("items"), dict | bool) else True)
+        values = all_that(self.in_full(schema["items"]) if isinstance(schema.get("items"), dict | bool) else True)
         return without_unique(schema, values and list({canonical(one): one for one in values}.values()))
 
     def compare_items(self, made, schema, pointer):
@@ -299,22 +307,41 @@ class _Walk:
 
     def names_of_properties(self, made, schema):
         """The names that are valid, as the properties that there may be."""
-        names = self.resolved(schema["propertyNames"]) if "propertyNames" in schema else True
+        names = self.in_full(schema["propertyNames"]) if "propertyNames" in schema else True
         if names is False:
             del made["propertyNames"]
             _also(made, {"type": [one for one in TYPES if one != "object"]}, {"maxProperties": 0})
-        if not isinstance(names, dict) or "patternProperties" in schema or "propertyNames" not in made:
+        if not isinstance(names, dict) or "propertyNames" not in made or self.has_format(names):
             return
-        known, additional = schema.get("properties", {}), made.get("additionalProperties", True)
-        said = {key: one for key, one in names.items() if key not in NOTES}
-        are_valid = {name: is_name(name, said) for name in known}
-        new = {} if additional is False else _named(said, additional)
-        if new is None or None in are_valid.values() or known and additional not in (True, {}, False):
+        with contextlib.suppress(automaton.TooLarge, Unreadable):
+            self.only_names(made, schema, {key: one for key, one in names.items() if key not in NOTES})
+
+    def has_format(self, names):
+        """Whether one is enforced, which no pattern says here."""
+        return not self.formats_are_notes and any(f'"format": "{one}"' in json.dumps(names) for one in FORMATS)
+
+    def only_names(self, made, schema, names):
+        found = property_names.names_of(names, self.in_full)
+        if found is None:
             return
-        kept = {name: one if are_valid[name] else False for name, one in made.get("properties", {}).items()}
-        made["properties"] = new.get("properties", {}) | kept
-        if "patternProperties" in new:
-            made["patternProperties"] = new["patternProperties"]
+        known = {name: one if name in found else False for name, one in made.get("properties", {}).items()}
+        patterns = {property_names.within(one, names, found): value
+                    for one, value in made.get("patternProperties", {}).items()}
+        additional = made.get("additionalProperties", True)
+        if additional is not False:
+            values = [names["const"]] if "const" in names else names.get("enum")
+            rest = found & ~property_names.Names.of_texts(known) if known else found
+            for one in made.get("patternProperties", {}):
+                rest &= ~property_names.Names.of_pattern(one)
+            if isinstance(values, list):
+                known = {one: additional for one in values if isinstance(one, str) and one in rest} | known
+            else:
+                patterns[rest.pattern()] = additional
+        patterns.pop(None, None)
+        made["properties"] = known
+        made.pop("patternProperties", None)
+        if patterns:
+            made["patternProperties"] = patterns
         made["additionalProperties"] = False
         del made["propertyNames"]
 
@@ -322,6 +349,7 @@ class _Walk:
         """In the matcher's syntax, and so that it finds a text that holds to them and to the lengths, too."""
         named = made.get("patternProperties")
         if isinstance(named, dict):
+            named = property_names.disjoint(named)
             words = {one: rewriting.one_of_names(one) for one in named}
             if len(set(words.values())) == len(words):
                 made["patternProperties"] = {words[one]: value for one, value in named.items()}
@@ -467,14 +495,23 @@ class _Walk:
         return False
 
     def resolved(self, schema):
+        """What a $ref leads to, which is all or part of what it says; itself where that is not known here."""
         for _ in range(MAX_DEPTH):
             if not isinstance(schema, dict):
                 return schema is not False
             target = schema.get("$ref")
             if not isinstance(target, str) or not target.startswith("#") or len(self.uris.bases) > 1:
-                return schema if target is None else True
-            schema = found_at(self.root, pointer_of_fragment(target))
-        return True
+                return schema
+            found = found_at(self.root, pointer_of_fragment(target))
+            if not isinstance(found, dict | bool):
+                return schema
+            schema = found
+        return schema
+
+    def in_full(self, schema):
+        """The same where nothing beside the $ref says more, else itself."""
+        says_more = isinstance(schema, dict) and not self.is_old and schema.keys() - NOTES - {"$ref"}
+        return schema if says_more and "$ref" in schema else self.resolved(schema)
 
 
 class _Uris:
@@ -543,40 +580,6 @@ class _Uris:
 def _also(made, *ways):
     """One of these holds beside all else."""
     made["allOf"] = [*made.get("allOf", ()), ways[0] if len(ways) == 1 else {"anyOf": list(ways)}]
-
-
-def is_name(name: str, said: dict[str, Any]) -> bool | None:
-    """Whether a name is valid under these keywords of propertyNames; None: that is not known."""
-    found = True
-    for keyword, value in said.items():
-        if keyword == "pattern" and isinstance(value, str):
-            is_match = rewriting.matches(value, name)
-            if is_match is None:
-                return None
-            found &= is_match
-        elif keyword in ("enum", "const"):
-            found &= name in ([value] if keyword == "const" else value)
-        elif keyword in ("minLength", "maxLength"):
-            found &= len(name) >= value if keyword == "minLength" else len(name) <= value
-        elif keyword != "type" or value != "string":
-            return None
-    return found
-
-
-def _named(said, additional):
-    """The properties of all names that are valid under these keywords; None: cannot."""
-    keywords = set(said) - ({"type"} if said.get("type") == "string" else set())
-    values = [said["const"]] if "const" in said else said.get("enum")
-    if isinstance(values, list):
-        are_valid = {one: is_name(one, said) for one in values if isinstance(one, str)}
-        return None if None in are_valid.values() else {
-            "properties": {one: additional for one, is_valid in are_valid.items() if is_valid}}
-    if keywords == {"pattern"}:
-        return {"patternProperties": {said["pattern"]: additional}}
-    if keywords and keywords <= {"minLength", "maxLength"}:
-        least, most = said.get("minLength", 0), said.get("maxLength", "")
-        return {"patternProperties": {f"^[\\s\\S]{{{least},{most}}}$": additional}}
-    return None
 
 
 def _escaped(key):

@@ -11,7 +11,9 @@ A place in a text is known by what came before (a Context); what may still come 
      becomes a term of its own beside the rest, what looks behind is a term that has been followed from the beginning."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from gomlx._generation.regular import characters as sets
@@ -20,10 +22,37 @@ from gomlx._generation.regular.characters import Characters
 from gomlx._generation.regular.syntax import ANYTHING, Alt, Cat, Chars, End, Look, Node, Rep, Start, Word
 
 MOST_PARTS = 64                 # sets of characters that a pattern tells apart
+MOST_STEPS = 30_000             # of one machine
+LARGE_TREE = 24                 # parts from which on a step counts more than once
 
 
 class TooLarge(ValueError):
     """More states than were allowed, or longer than that."""
+
+
+class Exhausted(ValueError):
+    """All patterns together take longer than was allowed."""
+
+
+_effort: ContextVar[list[int] | None] = ContextVar("effort", default=None)      # steps that are left
+
+
+@contextlib.contextmanager
+def effort(steps: int) -> Iterator[None]:
+    """Within it, all patterns together take so many steps at most, or Exhausted is raised."""
+    token = _effort.set([steps])
+    try:
+        yield
+    finally:
+        _effort.reset(token)
+
+
+def spend(steps: int) -> None:
+    left = _effort.get()
+    if left is not None:
+        left[0] -= steps
+        if left[0] < 0:
+            raise Exhausted("its patterns take too long to compare and to say otherwise")
 
 
 class Term:
@@ -130,7 +159,10 @@ class Machine:
         parts = sets.parts(dict.fromkeys(used), MOST_PARTS)
         if parts is None:
             raise TooLarge("it tells too many sets of characters apart")
+        spend(len(found) + len(parts))
         self.parts: list[Characters] = parts
+        self._left = MOST_STEPS
+        self._cost = 1 + len(found) // LARGE_TREE
         self._known: dict[tuple[Term, Context, int], Term] = {}
 
     def start(self) -> Context:
@@ -148,6 +180,7 @@ class Machine:
     def derivative(self, term: Term, context: Context, part: int) -> Term:
         """What may still come after one more character."""
         key = term, context, part
+        spend(1)
         if key not in self._known:
             self._known[key] = self._derivative(term, context, part)
         return self._known[key]
@@ -162,6 +195,10 @@ class Machine:
 
     def _steps(self, nodes, context, part) -> Iterator[tuple[tuple[Node, ...], tuple[Term, ...]]]:
         """(what is left, what has to hold beside it) for each way to match one character."""
+        self._left -= self._cost
+        if self._left < 0:
+            raise TooLarge("too many steps")
+        spend(self._cost)
         if not nodes:
             return
         first, rest = nodes[0], nodes[1:]
@@ -344,7 +381,9 @@ def _solved(edges, ends, most_letters):
             ends[i] = syntax.alt([ends[i], syntax.cat([over, ends[gone]])])
         for to in edges[gone]:
             into[to].discard(gone)
-        if sum(_length(one) for i in left for one in (ends[i], *edges[i].values())) > most_letters:
+        length = sum(_length(one) for i in left for one in (ends[i], *edges[i].values()))
+        spend(length // LARGE_TREE)
+        if length > most_letters:
             raise TooLarge("too long")
     return syntax.cat([syntax.rep(edges[0].get(0, syntax.NOTHING), 0, None), ends[0]])
 

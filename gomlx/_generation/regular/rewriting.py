@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from gomlx._generation.regular import automaton, syntax
 from gomlx._generation.regular import characters as sets
-from gomlx._generation.regular.automaton import Not, TooLarge, anywhere, whole
+from gomlx._generation.regular.automaton import Not, TooLarge, anywhere
 from gomlx._generation.regular.syntax import ANYTHING, Alt, Cat, Chars, End, Look, Node, Rep, Start, Word
 
 SMALL = 24, 400                 # states, and letters, up to which one pattern is better than several
 LARGE = 200, 6000               # up to which it is tried
 MOST_COMPARED = 3000            # states of two patterns together
+MOST_GROUPS = 150               # within one another, of what the matcher reads
 MOST_LETTERS = 2000             # of a text that is looked for
 MOST_FOLLOWED = 4               # texts of each length
 ONE = Chars(sets.ALL)
@@ -52,7 +53,7 @@ def opposite(pattern: str) -> str | None:
     """A pattern that matches all other texts; None: it cannot be said."""
     try:
         tree = read(pattern)
-        return _whole(automaton.without_assertions(automaton.negation(anywhere(tree)), [tree], *LARGE))
+        return whole(automaton.without_assertions(automaton.negation(anywhere(tree)), [tree], *LARGE))
     except (TooLarge, syntax.Unreadable):
         return None
 
@@ -73,7 +74,7 @@ def with_word(patterns: tuple[str, ...], least: int, most: int | None) -> tuple[
     word = word_of(patterns, least, most)
     if word is None or (found := _bodies(read(patterns[0]))) is None:
         return patterns
-    return (_whole(syntax.alt([word, *map(_unanchored, found)])), *patterns[1:])
+    return (whole(syntax.alt([word, *map(_unanchored, found)])), *patterns[1:])
 
 
 @functools.lru_cache(256)
@@ -120,6 +121,7 @@ def matches(pattern: str, text: str) -> bool | None:
 def read(pattern: str) -> Node:
     """The tree of a pattern, without what says nothing at open ends, and with assertions of one character put into
     the characters beside them."""
+    automaton.spend(len(pattern))
     return syntax.alt([_open(one) for one in _branches(_inwards(syntax.parse(pattern)))])
 
 
@@ -232,12 +234,19 @@ def _turned(node):
 
 # ---- writing ----
 
-def _whole(node):
+def whole(node: Node) -> str:
+    """The pattern of the texts that a tree matches from beginning to end."""
+    if _depth(node) > MOST_GROUPS:
+        raise TooLarge("too many groups within one another")
     return f"^(?:{syntax.written(node)})$"
 
 
+def _depth(node):
+    return 0 if isinstance(node, Chars) else 1 + max(map(_depth, syntax.inner(node)), default=0)
+
+
 def _as_one(tree, limits):
-    return _whole(automaton.without_assertions(anywhere(tree), [tree], *limits))
+    return whole(automaton.without_assertions(anywhere(tree), [tree], *limits))
 
 
 def _between_anchors(tree):
@@ -246,8 +255,10 @@ def _between_anchors(tree):
     if found is None:
         return None
     ends = {(first, last) for first, _, last in found}
+    if not ends:
+        return syntax.written(syntax.NOTHING)
     if len(ends) > 1:
-        return _whole(syntax.alt(list(map(_unanchored, found))))
+        return whole(syntax.alt(list(map(_unanchored, found))))
     (first, last), body = ends.pop(), syntax.alt([one for _, one, _ in found])
     text = syntax.written(body)
     text = f"(?:{text})" if isinstance(body, Alt) and (first or last) else text
@@ -301,6 +312,6 @@ def _rest(tree):
 def _apart_as(is_negative, said):
     said = _open(said)
     if is_negative:
-        return _whole(automaton.without_assertions(Not(anywhere(said)), [said], *LARGE))
+        return whole(automaton.without_assertions(Not(anywhere(said)), [said], *LARGE))
     plain = _between_anchors(said)
     return plain if plain else _as_one(said, LARGE)

@@ -106,10 +106,15 @@ def rep(part: Node, least: int, most: int | None) -> Node:
     return Rep(part.part, 0, None) if is_loop and most is None else Rep(part, least, most)
 
 
+def inner(node: Node) -> Sequence[Node]:
+    """The parts of a part."""
+    return node.parts if isinstance(node, Cat | Alt) else (node.part,) if isinstance(node, Rep | Look) else ()
+
+
 def inside(node: Node) -> Iterator[Node]:
     """A part and all that is in it."""
     yield node
-    for one in node.parts if isinstance(node, Cat | Alt) else [node.part] if isinstance(node, Rep | Look) else []:
+    for one in inner(node):
         yield from inside(one)
 
 
@@ -122,12 +127,11 @@ def width(node: Node) -> tuple[int, int | None]:
     if isinstance(node, Chars):
         return 1, 1
     if isinstance(node, Cat | Alt):
-        found = [width(one) for one in node.parts]
-        together = sum if isinstance(node, Cat) else lambda all_of: (min, max)[most](all_of, default=0)
-        most = 0
-        least = together([one for one, _ in found])
-        most = 1
-        return least, None if any(one is None for _, one in found) else together([one or 0 for _, one in found])
+        leasts, mosts = zip(*map(width, node.parts), strict=True) if node.parts else ((0,), (0,))
+        is_open = None in mosts
+        if isinstance(node, Cat):
+            return sum(leasts), None if is_open else sum(mosts)
+        return min(leasts), None if is_open else max(mosts)
     if isinstance(node, Rep):
         least, most = width(node.part)
         return least * node.least, 0 if most == 0 else None if most is None or node.most is None else most * node.most
