@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
+from gomlx._generation import property_names
 from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
 from gomlx._generation.exclusion import beside_others, canonical, exclude
 from gomlx._generation.negation import NOTES, TYPES, negation, without_if, without_one_of
-from gomlx._generation import property_names
 from gomlx._generation.regular import automaton, rewriting
 from gomlx._generation.regular.syntax import Unreadable
 
@@ -97,9 +97,8 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
                     $schema is 2019-09 or 2020-12, as these say
     compares_items  the matcher compares the items of arrays that are marked DISTINCT; else uniqueItems is refused where
                     no grammar says it
-
-    shows_words     patterns beside lengths or others have a text that holds to all of them as an alternative, which takes
-                    some time: the matcher looks for one, and may give up before it finds any
+    shows_words     patterns beside lengths or others have a text that holds to all of them as an alternative, which
+                    takes some time: the matcher looks for one, and may give up before it finds any
 
     TypeError or ValueError for what is not a schema: not JSON, more than 1 MiB, deeper than 100 values."""
     if not isinstance(schema, bool | Mapping):

@@ -95,7 +95,7 @@ def _first_items_differ(one, other, resolved, level):
 
 
 def _discriminated(one, other, resolved, level):
-    """Whether a property that one requires is none of the other, or has values in one that exclude those in the other."""
+    """Whether a property that one requires is none of the other, or has values in one that exclude the other's."""
     for schema, against in ((one, other), (other, one)):
         for name in _required(schema):
             if _has_no(against, name):

@@ -188,9 +188,7 @@ def _negation_beside(one, other):
     """Of what is valid under one, what is not under the other. Where both are objects of no other names than those in
     `properties`: the other lacks a name that there is, or does not hold without saying so. Of names that one has not,
     it says nothing then."""
-    if not all(isinstance(schema, dict) and schema.get("type") == "object" and isinstance(schema.get("properties"), dict)
-               and schema.get("additionalProperties") is False and not schema.get("patternProperties")
-               for schema in (one, other)):
+    if not (_is_closed(one) and _is_closed(other)):
         return negation(other)
     known = one["properties"]
     rest = {key: value for key, value in other.items() if key not in ("additionalProperties", "type")}
@@ -198,3 +196,10 @@ def _negation_beside(one, other):
     left = negation(rest)
     return None if left is None else any_of([*({"required": [name]} for name in known
                                                if name not in other["properties"]), left])
+
+
+def _is_closed(schema):
+    """Whether all that is valid are objects that have no names but those in `properties`."""
+    return isinstance(schema, dict) and schema.get("type") == "object" and \
+        isinstance(schema.get("properties"), dict) and schema.get("additionalProperties") is False and \
+        not schema.get("patternProperties")

@@ -77,8 +77,8 @@ def names_of(schema: Any, resolved: Callable[[Any], Any], level: int = 0) -> Nam
 def is_readable(schema: dict[str, Any]) -> bool:
     """Whether what it says of texts has the form that it should have."""
     lengths = [schema[one] for one in ("minLength", "maxLength") if one in schema]
-    return all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= MOST_LETTERS and one == one // 1
-               for one in lengths) and isinstance(schema.get("pattern", ""), str) and \
+    return all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= MOST_LETTERS
+               and one == one // 1 for one in lengths) and isinstance(schema.get("pattern", ""), str) and \
         all(isinstance(schema.get(one, []), list) for one in ("enum", "allOf", "anyOf", "oneOf"))
 
 
@@ -116,7 +116,7 @@ def within(pattern: str, names: Any, found: Names) -> str | None:
     """The pattern of those that match it and are valid names, whose schema is names; None: there are none."""
     tree = rewriting.read(pattern)
     lengths = {key: value for key, value in names.items() if key in ("minLength", "maxLength")}
-    if set(names) <= {"minLength", "maxLength", "type", "description"}:
+    if set(names) <= {"minLength", "maxLength", "type"} and names.get("type", "string") == "string":
         least, most = syntax.width(tree)
         is_whole = tree.parts[:1] == (syntax.Start(),) and tree.parts[-1:] == (syntax.End(),) \
             if isinstance(tree, syntax.Cat) else False

@@ -11,7 +11,8 @@ from gomlx._generation.regular import characters as sets
 # None ends with a line's end: before one of these Python's $ matches, which in JSON schemas does not.
 TEXTS = ["".join(one) for n in range(5) for one in itertools.product("abc", repeat=n)] + [
     "--", "a--", "-", "b\nbb", "bb\na", "a  ", "c.", "\n-", "--a", "-a-", "c-a", "a.b-.c", "..", "a..b",
-    " ", "  ", "a ", "b\na", "a.", "a-", "a-b", "ab:", "ab:c", ")", "xa", "[", "a\n\nb", "a b", "ab c", "AB", "aB", "é", "aé"]
+    " ", "  ", "a ", "b\na", "a.", "a-", "a-b", "ab:", "ab:c", ")", "xa", "[", "a\n\nb", "a b", "ab c", "AB", "aB",
+    "é", "aé"]
 PATTERNS = [
     r"^(?!ab)[abc]*$", r"^(?!a|bc)", r"^(?!ab:.*).{1,3}$", r"^(?![ab]c)(?!ca)[a-c]+$", r"^(?!.*a)[\s\S]{2}",
     r"^(?!\s*$).+$", r"^(?!\s+$)[ab ]*$", r"^(?=.{1,2}$)[ab]+", r"^(?=^a|b)\w*$", r"^(?!^c)(b|c)",
@@ -87,7 +88,8 @@ def test_patterns_that_exclude_each_other():
 
 
 @pytest.mark.parametrize("patterns, least, most", [
-    ((r"^[a-z]+(\.[a-z]+)+$",), 1, 155), ((r"(a|b)c",), 9, 9), ((r"^[ab]*$", "a.b"), 4, None), ((r"^(?:ab){3,}$",), 7, 8)])
+    ((r"^[a-z]+(\.[a-z]+)+$",), 1, 155), ((r"(a|b)c",), 9, 9), ((r"^[ab]*$", "a.b"), 4, None),
+    ((r"^(?:ab){3,}$",), 7, 8)])
 def test_a_text_of_several_patterns_is_an_alternative(patterns, least, most):
     word = syntax.written(rewriting.word_of(patterns, least, most))
     text = word.replace("\\", "")
@@ -102,10 +104,12 @@ def test_there_may_be_no_text():
 
 
 @pytest.mark.parametrize("pattern, wanted", [
-    (r"^[a[b]$", r"^[\[ab]$"), ("[a&&b]", r"[\&ab]"), (r"[\w-.]", r"[\-\.0-9A-Z_a-z]"), (r"\/", r"\x2f"),
+    (r"^[a[b]$", r"^[\[ab]$"), ("[a&&b]", r"[\&ab]"),
+    (r"[\w-.]", r"[\-\.0-9A-Z_a-z]"), (r"\/", r"\x2f"),
     (r"^\S(?![\s\S])", None), ("a{", r"a\{"), ("]", r"\]"), (r"[^]", r"[\s\S]"), (r"\u{1F600}", "\U0001F600"),
     (r"[\uD83D\uDE00]", "\U0001F600"), (r"^[\uD800\uDC00-\uDBFF\uDFFF]$", "^[\U00010000-\\U0010FFFF]$"),
-    (r"^[a\uD800\uDBFF-\uDC00\uDFFF]*$", r"^a*$"), (r"^[\p{L}_]+$", r"^[\p{L}_]+$"), (r"\P{L}", None), (r"\x41\cJ\0", "A\\x0a\\x00"),
+    (r"^[a\uD800\uDBFF-\uDC00\uDFFF]*$", r"^a*$"), (r"^[\p{L}_]+$", r"^[\p{L}_]+$"), (r"\P{L}", None),
+    (r"\x41\cJ\0", "A\\x0a\\x00"),
     (r"^(?!a)[\p{L}_]$", r"^[[\p{L}--[a]]_]$"), (r"[\p{Graph}]", r"[!-\~]"), (r"\A[a-z-]+\Z", r"^[\-a-z]+$"),
     (r"^(?i:a)b$", "^[Aa]b$")])
 def test_the_matchers_syntax(pattern, wanted):
@@ -115,8 +119,9 @@ def test_the_matchers_syntax(pattern, wanted):
 
 
 @pytest.mark.parametrize("pattern", [
-    r"(a)\1", r"\k<a>", "(?>a)", "a++", "(a", "a)", "*", "[b-a]", "[a", r"\p{Grh}", r"\P{Graph}", "a{3,2}", "a{,3}", r"\y",
-    "(?x)a", r"\u{110000}", "(" * 200 + ")" * 200, "\\", r"(?=a|b)*(?:\b)*" + "(", r"(?:(?=a)|b){2}", r"(?<=a(?=b))b"])
+    r"(a)\1", r"\k<a>", "(?>a)", "a++", "(a", "a)", "*", "[b-a]", "[a", r"\p{Grh}", r"\P{Graph}", "a{3,2}", "a{,3}",
+    r"\y", "(?x)a", r"\u{110000}", "(" * 200 + ")" * 200, "\\", r"(?=a|b)*(?:\b)*" + "(", r"(?:(?=a)|b){2}",
+    r"(?<=a(?=b))b"])
 def test_what_is_left_to_the_matcher(pattern):
     assert rewriting.rewritten(pattern) == (pattern,) and rewriting.opposite(pattern) is None
     assert rewriting.matches(pattern, "a") is None and not rewriting.exclude(pattern, "a")

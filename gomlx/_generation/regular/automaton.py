@@ -7,8 +7,8 @@ A place in a text is known by what came before (a Context); what may still come 
   Not(term)     what the term is not
  (1) A Term and a Context say all of a text that matters for the rest: two texts that lead to equal ones can be followed
      by the same.
- (2) An assertion stands in front of the character that comes next, or of the end: it is decided there. What looks ahead
-     becomes a term of its own beside the rest, what looks behind is a term that has been followed from the beginning."""
+ (2) An assertion stands in front of the character that comes next, or of the end: it is decided there. What looks
+     ahead becomes a term of its own beside the rest, what looks behind is one that has been followed all along."""
 from __future__ import annotations
 
 import contextlib
@@ -138,7 +138,7 @@ def any_of(terms: Iterable[Term]) -> Term:
 
 
 def negation(term: Term) -> Term:
-    if term == NEVER or term == ALWAYS:
+    if term in (NEVER, ALWAYS):
         return ALWAYS if term == NEVER else NEVER
     return term.term if isinstance(term, Not) else Not(term)
 

@@ -104,10 +104,8 @@ def _categories():
     known = []
     for codes in ASSIGNED:
         for name, group in itertools.groupby(codes, key=lambda code: unicodedata.category(chr(code))):
-            first = last = next(group)
-            for last in group:  # noqa: B007
-                pass
-            made.setdefault(name, []).append((first, last))
+            run = list(group)
+            made.setdefault(name, []).append((run[0], run[-1]))
         known.append((codes[0], codes[-1]))
     made["Cn"] += complement(union(tuple(known), PRIVATE))
     return {name: merged(ranges) for name, ranges in made.items()}

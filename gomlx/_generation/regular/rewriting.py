@@ -3,7 +3,6 @@ rewriting keeps exactly the texts in which the pattern matches somewhere."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 from gomlx._generation.regular import automaton, syntax
 from gomlx._generation.regular import characters as sets
@@ -69,8 +68,8 @@ def exclude(one: str, other: str) -> bool:
 
 
 def with_word(patterns: tuple[str, ...], least: int, most: int | None) -> tuple[str, ...]:
-    """The same patterns, the first of them with a text of its own as an alternative, which all of them match and which
-    has least to most characters. The matcher, which looks for one before it takes several conditions, finds it there."""
+    """The same patterns, the first of them with a text as an alternative that all of them match and that has least to
+    most characters. The matcher, which looks for one before it takes several conditions, finds it there."""
     word = word_of(patterns, least, most)
     if word is None or (found := _bodies(read(patterns[0]))) is None:
         return patterns
@@ -314,4 +313,4 @@ def _apart_as(is_negative, said):
     if is_negative:
         return whole(automaton.without_assertions(Not(anywhere(said)), [said], *LARGE))
     plain = _between_anchors(said)
-    return plain if plain else _as_one(said, LARGE)
+    return plain or _as_one(said, LARGE)
