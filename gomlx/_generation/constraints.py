@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import re
 import threading
@@ -39,6 +40,10 @@ def matcher_library():
     except ImportError as error:
         raise ImportError(INSTALL) from error
     return llguidance
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("llguidance") is not None
 
 
 class Constraint:
