@@ -6,8 +6,8 @@
 FOLDER has draft2020-12/*.json and draft7/*.json. "compile": groups whose schema is taken; of their documents, "valid"
 are those that are valid and can be written, "invalid" those that are not and can be: each of these is a wrong answer
 that may come. A document is tried in the spellings of tests/generate/test_schema_suite.py. --llama: the same groups and
-documents with the grammars of llama-cpp-python, which has to be installed and writes what it cannot read to stderr, over
-the vocabulary of this file."""
+documents with the grammars of llama-cpp-python, which has to be installed and writes what it cannot read to stderr,
+over the vocabulary of this file."""
 import argparse
 import ctypes
 import glob

@@ -304,7 +304,8 @@ def test_what_a_type_raises_is_a_violation():
 
 # ---- models ----
 
-PATTERNS = ["^(?!a)[a-z]{1,9}$", "^[a-z-]{1,6}(?<!-)$", "^(?=.{1,5}$)[a-z]+( [a-z]+)*$", r"^\d{2}\b", "^(?!.*--)[a-z-]{3}$"]
+PATTERNS = ["^(?!a)[a-z]{1,9}$", "^[a-z-]{1,6}(?<!-)$", "^(?=.{1,5}$)[a-z]+( [a-z]+)*$", r"^\d{2}\b.{0,3}$",
+            "^(?!.*--)[a-z-]{3}$"]
 
 
 def random_schema(rng, depth=3):

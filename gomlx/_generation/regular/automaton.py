@@ -247,7 +247,7 @@ class Machine:
             return not self.may_end(term.term, context)
         if isinstance(term, All | Any):
             return (all if isinstance(term, All) else any)(self.may_end(one, context) for one in term.terms)
-        return all(self._is_nothing(one, context) for one in term.nodes)
+        return isinstance(term, Left) and all(self._is_nothing(one, context) for one in term.nodes)
 
     def _is_nothing(self, node, context):
         if isinstance(node, Cat | Alt):
@@ -272,9 +272,9 @@ def _may_be_empty(node):
     return syntax.width(node)[0] == 0
 
 
-def is_plain(term: Term) -> bool:
-    """Whether a term is a tree without assertions."""
-    return isinstance(term, Left) and not any(map(syntax.has_assertions, term.nodes))
+def _plain(term):
+    """The trees of a term that is some without assertions, one after another; None: it is another."""
+    return term.nodes if isinstance(term, Left) and not any(map(syntax.has_assertions, term.nodes)) else None
 
 
 def least_letters(term: Term) -> int:
@@ -283,7 +283,7 @@ def least_letters(term: Term) -> int:
         return 0
     if isinstance(term, All | Any):
         return (max if isinstance(term, All) else min)(map(least_letters, term.terms), default=0)
-    return sum(syntax.width(one)[0] for one in term.nodes)
+    return sum(syntax.width(one)[0] for one in term.nodes) if isinstance(term, Left) else 0
 
 
 def _has_assertions(term):
@@ -319,35 +319,42 @@ def has_text(term: Term, trees: Iterable[Node], most_states: int) -> bool:
 
 
 def without_assertions(term: Term, trees: Iterable[Node], most_states: int, most_letters: int) -> Node:
-    """The tree of a term: equations for what may come from each state, solved as by Arden. What is a tree already is
-    taken as it is, so repeats with a count are not unrolled beyond what assertions look at. TooLarge: it is."""
-    if is_plain(term):
-        return syntax.cat(term.nodes)                               # type: ignore[attr-defined]
+    """The tree of a term: equations for what may come from each state, solved as by Arden (1961). What is a tree
+    already is taken as it is: repeats with a count are not unrolled beyond what assertions look at. TooLarge: it is."""
+    nodes = _plain(term)
+    if nodes is not None:
+        return syntax.cat(nodes)
+    edges, ends = _equations(term, trees, most_states)
+    return _solved(edges, ends, most_letters)
+
+
+def _equations(term, trees, most_states):
+    """(from each state, {to: over these characters}, what a text may end with from each state); 0 is the first one."""
     machine = Machine(trees)
-    first = term, machine.start()
-    numbers = {first: 0}
-    states = [first]
-    edges: list[dict[int, Characters]] = []         # from each state: {to: over}
-    ends: list[Node] = []                           # what a text may end with, from there
+    states = [(term, machine.start())]
+    numbers = {states[0]: 0}
+    edges: list[dict[int, Node]] = []
+    ends: list[Node] = []
     for at, context in states:
         ways: dict[int, Characters] = {}
-        last = [syntax.EMPTY] if machine.may_end(at, context) else []
+        last: list[Node] = [syntax.EMPTY] if machine.may_end(at, context) else []
         for part, found in enumerate(machine.parts):
             after = machine.after(context, part)
             for one in _alternatives(machine.derivative(at, context, part)):
-                if is_plain(one):
-                    last.append(syntax.cat([Chars(found), *one.nodes]))
+                nodes = _plain(one)
+                if nodes is not None:
+                    last.append(syntax.cat([Chars(found), *nodes]))
                     continue
                 state = one, after if _has_assertions(one) else PLAIN
                 if state not in numbers:
                     numbers[state] = len(states)
                     states.append(state)
                 ways[numbers[state]] = sets.union(ways.get(numbers[state], ()), found)
-        edges.append(ways)
+        edges.append({to: Chars(over) for to, over in ways.items()})
         ends.append(_joined(last))
         if len(states) > most_states:
             raise TooLarge("too many states")
-    return _solved([{to: Chars(over) for to, over in ways.items()} for ways in edges], ends, most_letters)
+    return edges, ends
 
 
 def _joined(ways):

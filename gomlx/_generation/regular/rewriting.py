@@ -3,6 +3,7 @@ rewriting keeps exactly the texts in which the pattern matches somewhere."""
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from gomlx._generation.regular import automaton, syntax
 from gomlx._generation.regular import characters as sets
@@ -81,17 +82,20 @@ def word_of(patterns: tuple[str, ...], least: int, most: int | None) -> Node | N
     """A text, of least to most characters, that these patterns match; None: none was found. Of the texts of each length
     those are followed further that need the fewest more characters."""
     try:
-        trees = [read(one) for one in patterns]
-        machine = automaton.Machine(trees)
+        return _word_of([read(one) for one in patterns], least, most)
     except (TooLarge, syntax.Unreadable):
         return None
+
+
+def _word_of(trees, least, most):
+    machine = automaton.Machine(trees)
     states = {(automaton.all_of(map(anywhere, trees)), machine.start()): ()}
     for length in range(min(MOST_LETTERS, MOST_LETTERS if most is None else most) + 1):
         found = next((word for (term, context), word in states.items() if length >= least
                       and machine.may_end(term, context)), None)
         if found is not None:
             return syntax.cat([Chars(((code, code),)) for code in found])
-        after: dict = {}
+        after: dict[Any, Any] = {}
         for (term, context), word in states.items():
             for part, characters in enumerate(machine.parts):
                 left = machine.derivative(term, context, part)
@@ -106,15 +110,13 @@ def matches(pattern: str, text: str) -> bool | None:
     try:
         tree = read(pattern)
         machine = automaton.Machine([tree])
-    except (TooLarge, syntax.Unreadable):
+        term, context = anywhere(tree), machine.start()
+        for c in text:
+            part = next(i for i, one in enumerate(machine.parts) if any(low <= ord(c) <= high for low, high in one))
+            term, context = machine.derivative(term, context, part), machine.after(context, part)
+        return machine.may_end(term, context)
+    except (TooLarge, syntax.Unreadable, StopIteration):    # a half of a surrogate pair is in no part
         return None
-    term, context = anywhere(tree), machine.start()
-    for c in text:
-        part = next((i for i, one in enumerate(machine.parts) if any(low <= ord(c) <= high for low, high in one)), None)
-        if part is None:
-            return None
-        term, context = machine.derivative(term, context, part), machine.after(context, part)
-    return machine.may_end(term, context)
 
 
 def read(pattern: str) -> Node:

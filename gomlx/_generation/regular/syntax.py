@@ -100,10 +100,9 @@ def rep(part: Node, least: int, most: int | None) -> Node:
         return EMPTY if least == 0 else NOTHING
     if least == most == 1:
         return part
-    is_loop = isinstance(part, Rep) and least == 0 and part.least <= 1
-    if is_loop and part.most is None:
-        return rep(part.part, 0, None)                          # (a*)? and (a+)*
-    return Rep(part.part, 0, None) if is_loop and most is None else Rep(part, least, most)
+    if isinstance(part, Rep) and least == 0 and part.least <= 1 and (part.most is None or most is None):
+        return rep(part.part, 0, None)                          # (a*)?, (a+)* and (a?)*
+    return Rep(part, least, most)
 
 
 def inner(node: Node) -> Sequence[Node]:
@@ -123,15 +122,15 @@ def has_assertions(node: Node) -> bool:
 
 
 def width(node: Node) -> tuple[int, int | None]:
-    """The least and the largest number of characters that match; None: any."""
+    """The least and the largest number of characters that match; None: any number."""
     if isinstance(node, Chars):
         return 1, 1
     if isinstance(node, Cat | Alt):
-        leasts, mosts = zip(*map(width, node.parts), strict=True) if node.parts else ((0,), (0,))
-        is_open = None in mosts
-        if isinstance(node, Cat):
-            return sum(leasts), None if is_open else sum(mosts)
-        return min(leasts), None if is_open else max(mosts)
+        widths = [width(one) for one in node.parts] or [(0, 0)]
+        mosts = [most for _, most in widths if most is not None]
+        together = sum if isinstance(node, Cat) else max
+        least = (sum if isinstance(node, Cat) else min)(least for least, _ in widths)
+        return least, together(mosts) if len(mosts) == len(widths) else None
     if isinstance(node, Rep):
         least, most = width(node.part)
         return least * node.least, 0 if most == 0 else None if most is None or node.most is None else most * node.most
