@@ -32,7 +32,7 @@ MAX_DEPTH = 100                 # of values within one another
 MAX_REWRITTEN = 100_000         # characters of what conditions become
 MAX_NESTED = 8                  # conditions within one another that are rewritten
 MAX_COMPARED = 1 << 25          # characters of branches of oneOf that are compared with others
-MAX_EFFORT = 100_000            # steps of all patterns together, and their characters
+MAX_EFFORT = 80_000             # steps of all patterns together, and their characters
 # The values of `format` that the matcher enforces; all others are annotations, as 2020-12 says.
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
 DISTINCT = "x-distinct"         # of a prepared array: its items differ, which the matcher compares beside the grammar

@@ -22,6 +22,9 @@ def exclude(one: Any, other: Any, resolved: Resolve = lambda schema: schema, lev
         return True
     if not isinstance(one, dict) or not isinstance(other, dict) or level > MOST_LEVELS:
         return False
+    found, others = _values(one), _values(other)
+    if found is not None and others is not None and set(map(canonical, found)).isdisjoint(map(canonical, others)):
+        return True
     for schema, against in ((one, other), (other, one)):
         values = _values(schema)
         if values is not None:
@@ -174,6 +177,8 @@ def _is_invalid(value, schema, resolved, level):
 
 def canonical(value: Any) -> str:
     """A text that is the same for what is equal as JSON: 1 is 1.0, and true is not 1."""
+    if isinstance(value, str):
+        return f'"{value}"'
     def plain(one):
         if isinstance(one, list):
             return [plain(inner) for inner in one]

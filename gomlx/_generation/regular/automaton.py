@@ -55,28 +55,32 @@ def spend(steps: int) -> None:
             raise Exhausted("its patterns take too long to compare and to say otherwise")
 
 
-class Term:
+class Term(syntax.Hashed):
     """What may still come."""
 
 
 @dataclass(frozen=True)
 class Left(Term):
     nodes: tuple[Node, ...]
+    __hash__ = syntax.Hashed.__hash__
 
 
 @dataclass(frozen=True)
 class All(Term):
     terms: frozenset[Term]
+    __hash__ = syntax.Hashed.__hash__
 
 
 @dataclass(frozen=True)
 class Any(Term):
     terms: frozenset[Term]
+    __hash__ = syntax.Hashed.__hash__
 
 
 @dataclass(frozen=True)
 class Not(Term):
     term: Term
+    __hash__ = syntax.Hashed.__hash__
 
 
 @dataclass(frozen=True)

@@ -11,26 +11,40 @@ from gomlx._generation.regular import characters as sets
 from gomlx._generation.regular.characters import Characters
 
 
-class Node:
-    """Part of a pattern. It never changes, and parts that are the same are equal."""
+class Hashed:
+    """What never changes: its hash, which depends on all that is in it, is kept."""
+
+    def __hash__(self) -> int:
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            found = hash((type(self), *self.__dict__.values()))
+            self.__dict__["_hash"] = found
+        return found
+
+
+class Node(Hashed):
+    """Part of a pattern. Parts that are the same are equal."""
 
 
 @dataclass(frozen=True)
 class Chars(Node):
     """One character of a set."""
     set: Characters
+    __hash__ = Hashed.__hash__
 
 
 @dataclass(frozen=True)
 class Cat(Node):
     """One after another; of none: nothing, which always matches."""
     parts: tuple[Node, ...]
+    __hash__ = Hashed.__hash__
 
 
 @dataclass(frozen=True)
 class Alt(Node):
     """One of several; of none: what matches nowhere."""
     parts: tuple[Node, ...]
+    __hash__ = Hashed.__hash__
 
 
 @dataclass(frozen=True)
@@ -39,6 +53,7 @@ class Rep(Node):
     part: Node
     least: int
     most: int | None
+    __hash__ = Hashed.__hash__
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,7 @@ class Look(Node):
     is_ahead: bool
     is_negative: bool
     part: Node
+    __hash__ = Hashed.__hash__
 
 
 EMPTY, NOTHING = Cat(()), Alt(())
