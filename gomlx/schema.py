@@ -310,17 +310,13 @@ class _Walk:
         if names is False:
             del made["propertyNames"]
             _also(made, {"type": [one for one in TYPES if one != "object"]}, {"maxProperties": 0})
-        if not isinstance(names, dict) or "propertyNames" not in made or self.has_format(names):
+        if not isinstance(names, dict) or "propertyNames" not in made:
             return
         with contextlib.suppress(automaton.TooLarge, Unreadable):
             self.only_names(made, schema, {key: one for key, one in names.items() if key not in NOTES})
 
-    def has_format(self, names):
-        """Whether one is enforced, which no pattern says here."""
-        return not self.formats_are_notes and any(f'"format": "{one}"' in json.dumps(names) for one in FORMATS)
-
     def only_names(self, made, schema, names):
-        found = property_names.names_of(names, self.in_full)
+        found = property_names.names_of(names, self.in_full, set() if self.formats_are_notes else FORMATS)
         if found is None:
             return
         known = {name: one if name in found else False for name, one in made.get("properties", {}).items()}

@@ -56,8 +56,9 @@ class Names:
 ALL, NONE = Names(automaton.ALWAYS), Names(automaton.NEVER)
 
 
-def names_of(schema: Any, resolved: Callable[[Any], Any], level: int = 0) -> Names | None:
-    """The texts that are valid under a schema. TooLarge, Unreadable: that cannot be said."""
+def names_of(schema: Any, resolved: Callable[[Any], Any], formats: set[str], level: int = 0) -> Names | None:
+    """The texts that are valid under a schema; None, TooLarge, Unreadable: that cannot be said. formats: values of
+    `format` that are no annotations."""
     schema = resolved(schema)
     if isinstance(schema, bool):
         return ALL if schema else NONE
@@ -67,7 +68,7 @@ def names_of(schema: Any, resolved: Callable[[Any], Any], level: int = 0) -> Nam
         return None
     found = ALL
     for keyword, value in schema.items():
-        said = _said(keyword, value, resolved, level + 1)
+        said = _said(keyword, value, resolved, formats, level + 1)
         if said is None:
             return None
         found &= said
@@ -82,7 +83,7 @@ def is_readable(schema: dict[str, Any]) -> bool:
         all(isinstance(schema.get(one, []), list) for one in ("enum", "allOf", "anyOf", "oneOf"))
 
 
-def _said(keyword, value, resolved, level):
+def _said(keyword, value, resolved, formats, level):
     if keyword == "type":
         return ALL if value == "string" or isinstance(value, list) and "string" in value else NONE
     if keyword in ("const", "enum"):
@@ -94,11 +95,13 @@ def _said(keyword, value, resolved, level):
         tree = syntax.rep(rewriting.ONE, int(least), None if most is None else int(most))
         return Names(automaton.whole(tree), [tree])
     if keyword == "not":
-        inner = names_of(value, resolved, level)
+        inner = names_of(value, resolved, formats, level)
         return None if inner is None else ~inner
+    if keyword == "format" and value in list(formats):
+        return None
     if keyword not in ("allOf", "anyOf", "oneOf"):
         return ALL                                  # it says something of other types, or nothing
-    ways = [names_of(one, resolved, level) for one in value]
+    ways = [names_of(one, resolved, formats, level) for one in value]
     if None in ways:
         return None
     if keyword == "oneOf":

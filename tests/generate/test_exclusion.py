@@ -117,9 +117,10 @@ def test_patterns_of_names_are_set_apart():
 
 
 def test_names_that_cannot_be_said_are_refused():
-    for names in ({"if": {}}, {"format": "email"}, {"pattern": r"(a)\1"}, {"$ref": "#/nowhere"}):
+    for names in ({"if": {}}, {"format": "email"}, {"$ref": "#/$defs/mail"},
+                  {"pattern": r"(a)\1"}, {"$ref": "#/nowhere"}):
         with pytest.raises(UnsupportedSchema, match="propertyNames"):
-            prepare({"propertyNames": names})
+            prepare({"propertyNames": names, "$defs": {"mail": {"anyOf": [{"const": "x"}, {"format": "email"}]}}})
 
 
 def test_a_reference_with_more_beside_it_says_all_of_it():
