@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin
 from gomlx._generation import property_names
 from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
 from gomlx._generation.exclusion import beside_others, canonical, exclude
-from gomlx._generation.negation import NOTES, TYPES, negation, without_if, without_one_of
+from gomlx._generation.negation import NOTES, TYPES, is_closed, negation, without_if, without_one_of
 from gomlx._generation.regular import automaton, rewriting
 from gomlx._generation.regular.syntax import Unreadable
 
@@ -241,7 +241,9 @@ class _Walk:
             if keyword == "oneOf":
                 if self.are_too_large(schema["oneOf"]) or self.clash_of(schema) is None:
                     continue
-                said = without_one_of(schema["oneOf"], [self.in_full(one) for one in schema["oneOf"]])
+                kind = {"type": schema["type"]} if "type" in schema else {}
+                said = without_one_of(schema["oneOf"], [kind | one if is_closed(one) else one
+                                                        for one in map(self.in_full, schema["oneOf"])])
             else:
                 said = self.without(keyword, schema)
             if said is None or self.depth == MAX_NESTED:

@@ -157,6 +157,9 @@ def _is_invalid(value, schema, resolved, level):
     if not _is_of(value, _types(schema)) or values is not None and \
             canonical(value) not in set(map(canonical, values)):
         return True
+    other = schema.get("not")
+    if isinstance(other, dict) and len(other) == 1 and canonical(value) in map(canonical, _values(other) or ()):
+        return True
     for keyword, certain in (("allOf", any), ("anyOf", all), ("oneOf", all)):
         ways = schema.get(keyword)
         if isinstance(ways, list) and ways and certain(_is_invalid(value, way, resolved, level + 1) for way in ways):

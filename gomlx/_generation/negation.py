@@ -17,6 +17,7 @@ OPPOSITES = {"minimum": ("number", "exclusiveMaximum", 0), "maximum": ("number",
 NOTES = {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "$schema"}
 MOST_VALUES, MOST_LETTERS = 64, 64      # of constants that are excluded one by one
 MOST_BRANCHES = 6               # of a oneOf
+MANY_BRANCHES = 20              # where each one's opposite has no alternatives
 
 
 def negation(schema: Any) -> Any:
@@ -173,13 +174,15 @@ def without_if(schema: dict[str, Any]) -> Any:
 def without_one_of(branches: Sequence[Any], resolved: Sequence[Any]) -> Any:
     """What oneOf says of branches that overlap: one of them, and none of the others; None where it cannot be said.
     resolved: the branches with the targets of their $refs."""
-    if len(branches) > MOST_BRANCHES:
+    if len(branches) > MANY_BRANCHES:
         return None
     ways = []
     for i, one in enumerate(branches):
         others = [_negation_beside(resolved[i], other) for k, other in enumerate(resolved) if k != i]
         if any(other is None for other in others):
             return None
+        if len(branches) > MOST_BRANCHES and any(isinstance(other, dict) and "anyOf" in other for other in others):
+            return None                             # alternatives times alternatives
         ways.append(all_of([one, *others]))
     return any_of(ways)
 
@@ -188,7 +191,7 @@ def _negation_beside(one, other):
     """Of what is valid under one, what is not under the other. Where both are objects of no other names than those in
     `properties`: the other lacks a name that there is, or does not hold without saying so. Of names that one has not,
     it says nothing then."""
-    if not (_is_closed(one) and _is_closed(other)):
+    if not all(is_closed(schema) and schema.get("type") == "object" for schema in (one, other)):
         return negation(other)
     known = one["properties"]
     rest = {key: value for key, value in other.items() if key not in ("additionalProperties", "type")}
@@ -198,8 +201,7 @@ def _negation_beside(one, other):
                                                if name not in other["properties"]), left])
 
 
-def _is_closed(schema):
-    """Whether all that is valid are objects that have no names but those in `properties`."""
-    return isinstance(schema, dict) and schema.get("type") == "object" and \
-        isinstance(schema.get("properties"), dict) and schema.get("additionalProperties") is False and \
-        not schema.get("patternProperties")
+def is_closed(schema: Any) -> bool:
+    """Whether objects that are valid have no names but those in `properties`."""
+    return isinstance(schema, dict) and isinstance(schema.get("properties"), dict) and \
+        schema.get("additionalProperties") is False and not schema.get("patternProperties")

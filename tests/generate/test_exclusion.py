@@ -54,7 +54,8 @@ def test_no_document_is_valid_under_two_schemas_that_exclude_each_other():
     ({"enum": ["pip"]}, {"pattern": "^u"}),
     ({"type": "string", "maxLength": 2}, {"type": "string", "pattern": "^x", "minLength": 3}),
     ({"type": "array", "minItems": 1, "items": {"type": "null"}}, {"type": "array", "items": {"type": "string"}}),
-    ({"const": 3}, {"minimum": 4}), ({"const": {"a": 1}}, {"properties": {"a": {"type": "string"}}}),
+    ({"const": 3}, {"minimum": 4}), ({"enum": ["a", 1]}, {"not": {"enum": [1, "a", "b"]}}),
+    ({"const": {"a": 1}}, {"properties": {"a": {"type": "string"}}}),
     ({"anyOf": [{"const": 1}, {"const": 2}]}, {"type": "number", "minimum": 3}),
     ({"type": "object", "required": ["k"], "properties": {"k": {"pattern": "^a$"}}},
      {"type": "object", "properties": {"k": {"type": "string", "pattern": "^b"}}, "required": ["k"]})], ids=str)
@@ -69,6 +70,10 @@ ONE_OF = [
     {"type": "object", "oneOf": [
         {"type": "object", "properties": {name: {"type": "integer"}}, "additionalProperties": False}
         for name in "abc"]},
+    {"type": "object", "oneOf": [{"properties": {"a": {"type": "string"}}, "additionalProperties": False},
+                                 {"properties": {"b": {}, "a": {}}, "additionalProperties": False}]},
+    {"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}, "additionalProperties": False,
+     "oneOf": [{"required": [name]} for name in "abcdefgh"]},
     {"oneOf": [{"enum": ["a", "ab"]}, {"type": "string", "pattern": "^b"}, {"type": "integer"}]},
     {"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "b$"}]},
     {"if": {"properties": {"a": {"pattern": "^a"}}, "required": ["a"], "type": "object"}, "then": {"required": ["b"]},
