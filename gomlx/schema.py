@@ -7,6 +7,7 @@
 Drafts 4 to 2020-12. Nothing is fetched: a $ref that leaves the document is refused."""
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -16,9 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
+from gomlx._generation import property_names
 from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
-from gomlx._generation.negation import NOTES, TYPES, negation, without_if, without_one_of
-from gomlx._generation.patterns import in_other_words, of_names, without_lookahead
+from gomlx._generation.exclusion import beside_others, canonical, exclude
+from gomlx._generation.negation import NOTES, TYPES, is_closed, negation, without_if, without_one_of
+from gomlx._generation.regular import automaton, rewriting
+from gomlx._generation.regular.syntax import Unreadable
 
 __all__ = ["Place", "Prepared", "UnsupportedSchema", "prepare"]
 
@@ -28,6 +32,7 @@ MAX_DEPTH = 100                 # of values within one another
 MAX_REWRITTEN = 100_000         # characters of what conditions become
 MAX_NESTED = 8                  # conditions within one another that are rewritten
 MAX_COMPARED = 1 << 25          # characters of branches of oneOf that are compared with others
+MAX_EFFORT = 80_000             # steps of all patterns together, and their characters
 # The values of `format` that the matcher enforces; all others are annotations, as 2020-12 says.
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
 DISTINCT = "x-distinct"         # of a prepared array: its items differ, which the matcher compares beside the grammar
@@ -52,9 +57,6 @@ INNER = ("not", "if", "then", "else", "contains", "propertyNames", "unevaluatedI
 FORMS = {"properties": dict, "patternProperties": dict, "$defs": dict, "definitions": dict, "dependentRequired": dict,
          "dependentSchemas": dict, "dependencies": dict, "allOf": list, "anyOf": list, "oneOf": list,
          "prefixItems": list, "required": list, "enum": list, "$ref": str}
-# What each type's keywords limit: where the type is another one, they say nothing.
-JSON_TYPES = {"null": type(None), "boolean": bool, "integer": int, "number": (int, float), "string": str,
-              "array": list, "object": dict}
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Prepared:
 
 
 def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", strict_formats: bool = False,
-            compares_items: bool = False) -> Prepared:
+            compares_items: bool = False, shows_words: bool = False) -> Prepared:
     """What the matcher is given for a schema, a dict or a boolean.
 
     enforce         "strict" refuses what cannot be enforced (UnsupportedSchema); "relaxed" leaves those keywords out
@@ -95,13 +97,19 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
                     $schema is 2019-09 or 2020-12, as these say
     compares_items  the matcher compares the items of arrays that are marked DISTINCT; else uniqueItems is refused where
                     no grammar says it
+    shows_words     patterns beside lengths or others have a text that holds to all of them as an alternative, which
+                    takes some time: the matcher looks for one, and may give up before it finds any
 
     TypeError or ValueError for what is not a schema: not JSON, more than 1 MiB, deeper than 100 values."""
     if not isinstance(schema, bool | Mapping):
         raise TypeError(f"schema: expected a dict or a boolean, got {type(schema).__name__}")
     schema = _as_json(schema)
-    work = _Walk(schema, strict_formats, compares_items)
-    made = work.schema(schema, "")
+    work = _Walk(schema, strict_formats, compares_items, shows_words)
+    with automaton.effort(MAX_EFFORT):
+        try:
+            made = work.schema(schema, "")
+        except automaton.Exhausted as error:
+            raise ValueError(f"schema: {error}") from None
     if made is False:
         raise UnsupportedSchema([Place("", "false", "no document is valid")])
     made = {} if made is True else made
@@ -164,8 +172,9 @@ def _children(value) -> Iterator[Any]:
 class _Walk:
     """One pass over a schema: copies it, rewrites what can be, collects what cannot."""
 
-    def __init__(self, root, strict_formats, compares_items):
+    def __init__(self, root, strict_formats, compares_items, shows_words):
         self.root = root
+        self.shows_words = shows_words
         self.compares_items, self.has_distinct = compares_items, False
         named = root.get("$schema", "") if isinstance(root, dict) else ""
         self.is_old = isinstance(named, str) and any(one in named for one in OLD)
@@ -199,7 +208,7 @@ class _Walk:
                     and (key not in ALONE or ALONE[key] in schema)}
         made = {key: self.value(key, value, f"{pointer}/{_escaped(key)}") for key, value in kept.items()}
         self.dynamic_reference(made, kept)
-        for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies, self.look_ahead):
+        for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies, self.patterns):
             rewrite(made, kept)
         if self.conditions(made, kept, pointer) is False:
             return False
@@ -230,9 +239,11 @@ class _Walk:
             if keyword not in made or keyword != "oneOf" and self.says_nothing(keyword, schema):
                 continue
             if keyword == "oneOf":
-                if self.are_too_large(schema["oneOf"]) or self.clash_of(schema["oneOf"]) is None:
+                if self.are_too_large(schema["oneOf"]) or self.clash_of(schema) is None:
                     continue
-                said = without_one_of(schema["oneOf"], [self.resolved(one) for one in schema["oneOf"]])
+                kind = {"type": schema["type"]} if "type" in schema else {}
+                said = without_one_of(schema["oneOf"], [kind | one if is_closed(one) else one
+                                                        for one in map(self.in_full, schema["oneOf"])])
             else:
                 said = self.without(keyword, schema)
             if said is None or self.depth == MAX_NESTED:
@@ -255,12 +266,12 @@ class _Walk:
     def without(self, keyword, schema):
         """What one keyword says, by others; None: cannot."""
         if keyword == "not":
-            return negation(schema["not"])
+            return negation(self.in_full(schema["not"]))
         if keyword == "if":
             return without_if(schema)
         if keyword == "contains":
             return without_contains(schema)
-        values = all_that(self.resolved(schema["items"]) if isinstance(schema.get("items"), dict | bool) else True)
+        values = all_that(self.in_full(schema["items"]) if isinstance(schema.get("items"), dict | bool) else True)
         return without_unique(schema, values and list({canonical(one): one for one in values}.values()))
 
     def compare_items(self, made, schema, pointer):
@@ -297,37 +308,58 @@ class _Walk:
 
     def names_of_properties(self, made, schema):
         """The names that are valid, as the properties that there may be."""
-        names = self.resolved(schema["propertyNames"]) if "propertyNames" in schema else True
+        names = self.in_full(schema["propertyNames"]) if "propertyNames" in schema else True
         if names is False:
             del made["propertyNames"]
             _also(made, {"type": [one for one in TYPES if one != "object"]}, {"maxProperties": 0})
-        if not isinstance(names, dict) or "patternProperties" in schema or "propertyNames" not in made:
+        if not isinstance(names, dict) or "propertyNames" not in made:
             return
-        known, additional = schema.get("properties", {}), made.get("additionalProperties", True)
-        said = {key: one for key, one in names.items() if key not in NOTES}
-        are_valid = {name: is_name(name, said) for name in known}
-        new = {} if additional is False else _named(said, additional)
-        if new is None or None in are_valid.values() or known and additional not in (True, {}, False):
+        with contextlib.suppress(automaton.TooLarge, Unreadable):
+            self.only_names(made, schema, {key: one for key, one in names.items() if key not in NOTES})
+
+    def only_names(self, made, schema, names):
+        found = property_names.names_of(names, self.in_full, set() if self.formats_are_notes else FORMATS)
+        if found is None:
             return
-        kept = {name: one if are_valid[name] else False for name, one in made.get("properties", {}).items()}
-        made["properties"] = new.get("properties", {}) | kept
-        if "patternProperties" in new:
-            made["patternProperties"] = new["patternProperties"]
+        known = {name: one if name in found else False for name, one in made.get("properties", {}).items()}
+        patterns = {property_names.within(one, names, found): value
+                    for one, value in made.get("patternProperties", {}).items()}
+        additional = made.get("additionalProperties", True)
+        if additional is not False:
+            values = [names["const"]] if "const" in names else names.get("enum")
+            rest = found & ~property_names.Names.of_texts(known) if known else found
+            for one in made.get("patternProperties", {}):
+                rest &= ~property_names.Names.of_pattern(one)
+            if isinstance(values, list):
+                known = {one: additional for one in values if isinstance(one, str) and one in rest} | known
+            else:
+                patterns[rest.pattern()] = additional
+        patterns.pop(None, None)
+        made["properties"] = known
+        made.pop("patternProperties", None)
+        if patterns:
+            made["patternProperties"] = patterns
         made["additionalProperties"] = False
         del made["propertyNames"]
 
-    def look_ahead(self, made, schema):
+    def patterns(self, made, schema):
+        """In the matcher's syntax, and so that it finds a text that holds to them and to the lengths, too."""
         named = made.get("patternProperties")
         if isinstance(named, dict):
-            words = {one: in_other_words(one) for one in named}
-            words = {one: of_names(said) or said for one, said in words.items()}
+            named = property_names.disjoint(named)
+            words = {one: rewriting.one_of_names(one) for one in named}
             if len(set(words.values())) == len(words):
                 made["patternProperties"] = {words[one]: value for one, value in named.items()}
-        if isinstance(made.get("pattern"), str):
-            made["pattern"] = in_other_words(made["pattern"])
-        parts = without_lookahead(made["pattern"]) if isinstance(made.get("pattern"), str) else None
-        if parts is not None:
+        if not isinstance(made.get("pattern"), str):
+            return
+        parts = rewriting.rewritten(made.pop("pattern"))
+        least, most = made.get("minLength", 0), made.get("maxLength")
+        if parts and self.shows_words and (least or most is not None or len(parts) > 1) and not any(
+                isinstance(one, bool) or not isinstance(one, int) for one in (least, most or 0)):
+            parts = rewriting.with_word(parts, least, most)
+        if parts:
             made["pattern"] = parts[0]
+        if parts[1:]:
             made["allOf"] = [*made.get("allOf", ()), *({"pattern": one} for one in parts[1:])]
 
     def dynamic_reference(self, made, schema):
@@ -434,7 +466,7 @@ class _Walk:
             self.refuse(pointer, "oneOf",
                         f"its {len(schema['oneOf'])} branches are too large to compare each with all others")
         else:
-            clash = self.clash_of(schema["oneOf"])
+            clash = self.clash_of(schema)
         if clash is not None:
             self.refuse(pointer, "oneOf", f"branches {clash[0]} and {clash[1]} may have a document in common")
         alternatives = made.pop("oneOf")
@@ -443,11 +475,12 @@ class _Walk:
         else:
             made["anyOf"] = alternatives
 
-    def clash_of(self, alternatives):
+    def clash_of(self, schema):
         """Two branches of a oneOf that may have a document in common; None: there are no two."""
-        branches = [self.resolved(one) for one in alternatives]
-        return next(((i, k) for k in range(len(branches)) for i in range(k) if not exclude(branches[i], branches[k])),
-                    None)
+        beside = {key: value for key, value in schema.items() if key != "oneOf"}
+        branches = [beside_others(self.resolved(one), beside) for one in schema["oneOf"]]
+        return next(((i, k) for k in range(len(branches)) for i in range(k)
+                     if not exclude(branches[i], branches[k], self.resolved)), None)
 
     def are_too_large(self, alternatives):
         """Whether comparing them would take long: each one's length counts as often as it is compared."""
@@ -459,14 +492,23 @@ class _Walk:
         return False
 
     def resolved(self, schema):
+        """What a $ref leads to, which is all or part of what it says; itself where that is not known here."""
         for _ in range(MAX_DEPTH):
             if not isinstance(schema, dict):
                 return schema is not False
             target = schema.get("$ref")
-            if not isinstance(target, str) or not target.startswith("#"):
-                return schema if target is None else True
-            schema = found_at(self.root, pointer_of_fragment(target))
-        return True
+            if not isinstance(target, str) or not target.startswith("#") or len(self.uris.bases) > 1:
+                return schema
+            found = found_at(self.root, pointer_of_fragment(target))
+            if not isinstance(found, dict | bool):
+                return schema
+            schema = found
+        return schema
+
+    def in_full(self, schema):
+        """The same where nothing beside the $ref says more, else itself."""
+        says_more = isinstance(schema, dict) and not self.is_old and schema.keys() - NOTES - {"$ref"}
+        return schema if says_more and "$ref" in schema else self.resolved(schema)
 
 
 class _Uris:
@@ -535,117 +577,6 @@ class _Uris:
 def _also(made, *ways):
     """One of these holds beside all else."""
     made["allOf"] = [*made.get("allOf", ()), ways[0] if len(ways) == 1 else {"anyOf": list(ways)}]
-
-
-def is_name(name: str, said: dict[str, Any]) -> bool | None:
-    """Whether a name is valid under these keywords of propertyNames; None: that is not known."""
-    found = True
-    for keyword, value in said.items():
-        if keyword == "pattern" and isinstance(value, str) and name.isascii() and name.isprintable():
-            try:
-                found &= re.search(value, name) is not None
-            except re.error:
-                return None
-        elif keyword in ("enum", "const"):
-            found &= name in ([value] if keyword == "const" else value)
-        elif keyword in ("minLength", "maxLength"):
-            found &= len(name) >= value if keyword == "minLength" else len(name) <= value
-        elif keyword != "type" or value != "string":
-            return None
-    return found
-
-
-def _named(said, additional):
-    """The properties of all names that are valid under these keywords; None: cannot."""
-    keywords = set(said) - ({"type"} if said.get("type") == "string" else set())
-    values = [said["const"]] if "const" in said else said.get("enum")
-    if isinstance(values, list):
-        are_valid = {one: is_name(one, said) for one in values if isinstance(one, str)}
-        return None if None in are_valid.values() else {
-            "properties": {one: additional for one, is_valid in are_valid.items() if is_valid}}
-    if keywords == {"pattern"}:
-        return {"patternProperties": {said["pattern"]: additional}}
-    if keywords and keywords <= {"minLength", "maxLength"}:
-        least, most = said.get("minLength", 0), said.get("maxLength", "")
-        return {"patternProperties": {f"^[\\s\\S]{{{least},{most}}}$": additional}}
-    return None
-
-
-def exclude(one: Any, other: Any) -> bool:
-    """Whether it is certain that no document is valid under both of two schemas."""
-    if one is False or other is False:
-        return True
-    if one is True or other is True:
-        return False
-    values, others = _values(one), _values(other)
-    if values is not None and others is not None:
-        return set(map(canonical, values)).isdisjoint(map(canonical, others))
-    if values is not None or others is not None:
-        found, schema = (values, other) if values is not None else (others, one)
-        return not any(_is_of(value, _types(schema)) for value in found or ())
-    types, other_types = _types(one), _types(other)
-    if not any(a == b or {a, b} == {"integer", "number"} for a in types for b in other_types):
-        return True
-    return types == other_types == {"object"} and _discriminated(one, other)
-
-
-def _discriminated(one, other):
-    """Whether a property that both require has values in one that exclude those in the other."""
-    inner, outer = _required_properties(one), _required_properties(other)
-    return any(exclude(inner[name], outer[name]) for name in inner.keys() & outer.keys()) or \
-        any(_has_no(other, name) for name in _required(one)) or any(_has_no(one, name) for name in _required(other))
-
-
-def _has_no(schema, name):
-    """Whether no object that is valid has this property."""
-    known = schema.get("properties", {})
-    if not isinstance(known, dict):
-        return False
-    return known[name] is False if name in known else \
-        schema.get("additionalProperties") is False and not schema.get("patternProperties")
-
-
-def _required(schema):
-    names = schema.get("required")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _required_properties(schema):
-    """{name: schema} of properties that an object has to have."""
-    properties = schema.get("properties")
-    return {name: properties[name] for name in _required(schema) if isinstance(properties, dict)
-            and isinstance(properties.get(name), dict | bool)}
-
-
-def _values(schema):
-    if "const" in schema:
-        return [schema["const"]]
-    return schema["enum"] if isinstance(schema.get("enum"), list) else None
-
-
-def _types(schema):
-    named = schema.get("type", list(JSON_TYPES))
-    named = named if isinstance(named, list) else [named]
-    return set(named if all(isinstance(one, str) for one in named) else JSON_TYPES)
-
-
-def _is_of(value, types):
-    if isinstance(value, bool):
-        return "boolean" in types
-    whole = isinstance(value, float) and value.is_integer() and "integer" in types
-    return whole or any(isinstance(value, JSON_TYPES[one]) for one in types if one in JSON_TYPES)
-
-
-def canonical(value: Any) -> str:
-    """A text that is the same for what is equal as JSON: 1 is 1.0, and true is not 1."""
-    def plain(one):
-        if isinstance(one, list):
-            return [plain(inner) for inner in one]
-        if isinstance(one, dict):
-            return {name: plain(inner) for name, inner in one.items()}
-        return int(one) if isinstance(one, float) and one.is_integer() else one
-
-    return json.dumps(plain(value), sort_keys=True)
 
 
 def _escaped(key):

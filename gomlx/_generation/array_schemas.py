@@ -117,7 +117,7 @@ def has_values(schema: Any, n: int, resolved: Callable[[Any], Any], level: int =
     schema = resolved(schema) if isinstance(schema, dict) else schema
     if schema is True or schema == {} or level > MOST_LEVELS:
         return schema is True or schema == {}
-    if schema is False or any(one in schema for one in ("allOf", "not", "if")):
+    if schema is False or any(one in schema for one in ("allOf", "not", "if", "$ref")):
         return False
     for one in ("anyOf", "oneOf"):
         if one in schema:
@@ -165,6 +165,8 @@ def _has_one_text(schema, resolved, level):
         if "maxProperties" in schema or schema.get("additionalProperties", True) is False and \
                 not any(map(_MANY.search, patterns)):
             return False
+    if "$ref" in schema:
+        return False                                    # what it leads to is not known
     inner = [*patterns.values(), *schema.get("properties", {}).values(), schema.get("additionalProperties", True)]
     for one in ("allOf", "anyOf", "oneOf", "prefixItems", "items"):
         inner += schema.get(one, ()) if isinstance(schema.get(one, ()), list | tuple) else [schema[one]]

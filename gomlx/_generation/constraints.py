@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import re
 import threading
@@ -27,6 +28,7 @@ WHITESPACE = {
     "any": {"item_separator": ",", "key_separator": ":", "whitespace_flexible": True,
             "whitespace_pattern": r"[ \t\n\r]{0,20}"},
 }
+UNDECIDED = "Unable to determine if regex is empty"      # llguidance: it has looked for a text long enough
 MAX_TEXT = 1 << 20              # characters of a regex or a grammar
 NEGATIVE = re.compile(r"-[0-9]+(?:\.[0-9]+)?(?:[eE]\+?[0-9]+)?")
 FUEL = {"initial_lexer_fuel": 5_000_000, "step_lexer_fuel": 1_000_000, "max_lexer_states": 100_000}
@@ -38,6 +40,10 @@ def matcher_library():
     except ImportError as error:
         raise ImportError(INSTALL) from error
     return llguidance
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("llguidance") is not None
 
 
 class Constraint:
@@ -90,7 +96,16 @@ class Constraint:
 
     @classmethod
     def _of_document(cls, document, type, whitespace, enforce, strict_formats, compares_items):
-        prepared = prepare(document, enforce, strict_formats, compares_items)
+        try:
+            return cls._prepared(document, type, whitespace, enforce, strict_formats, compares_items, False)
+        except UnsupportedSchema as error:
+            if not any(UNDECIDED in one.reason for one in error.places):
+                raise
+        return cls._prepared(document, type, whitespace, enforce, strict_formats, compares_items, True)
+
+    @classmethod
+    def _prepared(cls, document, type, whitespace, enforce, strict_formats, compares_items, shows_words):
+        prepared = prepare(document, enforce, strict_formats, compares_items, shows_words)
         if prepared.unenforced:
             _jsonschema()                               # that it is missing is told now
         library = matcher_library()

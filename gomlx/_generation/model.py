@@ -237,6 +237,13 @@ class Model(Adaptable, Inspectable):
         lead = constraints.Lead.of(parser) if parser is not None else None
         return constraints.Follower(constraint, view, n_prompt, lead)
 
+    def ready_for_constraints(self) -> None:
+        """Makes now what the first answer that is held to something would wait for, once per model: the matcher's view
+        of the vocabulary, some tenths of a second. Nothing, where the matcher is not installed."""
+        ends = self._ends_of(GenerationOptions())
+        if ends and constraints.is_installed():
+            self._views.of(self.tokenizer, self.vocab_size, ends)
+
     def _parser_of(self, prompt, ids, options):
         if not isinstance(options.parser, str):
             return options.parser

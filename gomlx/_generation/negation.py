@@ -2,8 +2,11 @@
 says it. With it `not`, `if` and `oneOf` become anyOf."""
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
+
+from gomlx._generation.regular import rewriting
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 # A keyword that limits one type: the one that says the opposite there, and how far it is moved.
@@ -14,6 +17,7 @@ OPPOSITES = {"minimum": ("number", "exclusiveMaximum", 0), "maximum": ("number",
 NOTES = {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "$schema"}
 MOST_VALUES, MOST_LETTERS = 64, 64      # of constants that are excluded one by one
 MOST_BRANCHES = 6               # of a oneOf
+MANY_BRANCHES = 20              # where each one's opposite has no alternatives
 
 
 def negation(schema: Any) -> Any:
@@ -23,6 +27,8 @@ def negation(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return None
     made, said = [], NOTES
+    if "minContains" in schema or "maxContains" in schema:
+        return None
     if "type" in schema and ("const" in schema or "enum" in schema):
         kinds = {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
         values = [schema["const"]] if "const" in schema else schema["enum"]
@@ -73,6 +79,19 @@ def _without(keyword, value):
             return None
         return any_of([{"type": "object", "properties": {name: one}, "required": [name]}
                        for name, one in inner.items() if one is not False])
+    if keyword == "pattern" and isinstance(value, str):
+        other = rewriting.opposite(value)
+        return None if other is None else {"type": "string", "pattern": other}
+    if keyword == "contains":
+        other = negation(value)
+        return None if other is None else {"type": "array"} | ({"items": other} if other is not False
+                                                               else {"maxItems": 0})
+    if keyword in ("additionalProperties", "items", "propertyNames") and value in (True, {}):
+        return False
+    if keyword == "oneOf" and isinstance(value, list) and len(value) <= MOST_BRANCHES:
+        inner = [negation(one) for one in value]
+        return None if any(one is None for one in inner) else any_of([all_of(inner), *(
+            all_of([one, other]) for one, other in itertools.combinations(value, 2))])
     if keyword in ("allOf", "anyOf") and isinstance(value, list):
         inner = [negation(one) for one in value]
         return None if any(one is None for one in inner) else (any_of if keyword == "allOf" else all_of)(inner)
@@ -155,10 +174,34 @@ def without_if(schema: dict[str, Any]) -> Any:
 def without_one_of(branches: Sequence[Any], resolved: Sequence[Any]) -> Any:
     """What oneOf says of branches that overlap: one of them, and none of the others; None where it cannot be said.
     resolved: the branches with the targets of their $refs."""
-    if len(branches) > MOST_BRANCHES:
+    if len(branches) > MANY_BRANCHES:
         return None
-    others = [negation(one) for one in resolved]
-    if any(one is None for one in others):
-        return None
-    return any_of([all_of([one, *(other for k, other in enumerate(others) if k != i)])
-                   for i, one in enumerate(branches)])
+    ways = []
+    for i, one in enumerate(branches):
+        others = [_negation_beside(resolved[i], other) for k, other in enumerate(resolved) if k != i]
+        if any(other is None for other in others):
+            return None
+        if len(branches) > MOST_BRANCHES and any(isinstance(other, dict) and "anyOf" in other for other in others):
+            return None                             # alternatives times alternatives
+        ways.append(all_of([one, *others]))
+    return any_of(ways)
+
+
+def _negation_beside(one, other):
+    """Of what is valid under one, what is not under the other. Where both are objects of no other names than those in
+    `properties`: the other lacks a name that there is, or does not hold without saying so. Of names that one has not,
+    it says nothing then."""
+    if not all(is_closed(schema) and schema.get("type") == "object" for schema in (one, other)):
+        return negation(other)
+    known = one["properties"]
+    rest = {key: value for key, value in other.items() if key not in ("additionalProperties", "type")}
+    rest["properties"] = {name: value for name, value in other["properties"].items() if name in known}
+    left = negation(rest)
+    return None if left is None else any_of([*({"required": [name]} for name in known
+                                               if name not in other["properties"]), left])
+
+
+def is_closed(schema: Any) -> bool:
+    """Whether objects that are valid have no names but those in `properties`."""
+    return isinstance(schema, dict) and isinstance(schema.get("properties"), dict) and \
+        schema.get("additionalProperties") is False and not schema.get("patternProperties")

@@ -42,6 +42,7 @@ class Served:
         self.name, self.model, self.created = name, model, int(time.time())
         if model.tokenizer.chat_template is not None:
             chat.sandbox()                      # it imports Jinja2, which the first request shall not wait for
+        model.ready_for_constraints()           # nor for the matcher's view of the vocabulary
         self.scheduler = model.scheduler(max_streams=settings.max_streams, kv_bytes=settings.kv_bytes,
                                          queue=settings.queue, gap_ms=settings.gap_ms)
 

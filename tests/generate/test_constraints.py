@@ -260,6 +260,17 @@ def test_without_the_matcher_the_error_names_the_command(model, monkeypatch):
         Constraint.regex("a")
 
 
+def test_the_view_of_a_vocabulary_may_be_made_before(monkeypatch):
+    with gomlx.load(progress=False) as model:
+        monkeypatch.setattr(constraints, "is_installed", lambda: False)
+        model.ready_for_constraints()
+        assert not model._views._made
+        monkeypatch.undo()
+        model.ready_for_constraints()
+        monkeypatch.setattr(constraints, "View", None)
+        assert answer(model, choice=["yes"]).parsed == "yes"
+
+
 def test_relaxed_schemas_are_checked_at_the_end(model):
     schema = {"enum": [1, 2, 3, 4, 5, 6], "not": {"maximum": 3, "type": "integer"}}
     results = [answer(model, schema=schema, enforce="relaxed", seed=i) for i in range(30)]
@@ -293,6 +304,10 @@ def test_what_a_type_raises_is_a_violation():
 
 # ---- models ----
 
+PATTERNS = ["^(?!a)[a-z]{1,9}$", "^[a-z-]{1,6}(?<!-)$", "^(?=.{1,5}$)[a-z]+( [a-z]+)*$", r"^[0-9]{2}(?![0-9]).{0,3}$",
+            "^(?!.*--)[a-z-]{3}$"]
+
+
 def random_schema(rng, depth=3):
     kind = rng.choice(["object", "array", "string", "integer", "number", "boolean", "null", "enum", "anyOf"][
         0 if depth else 2:8 if not depth else 9])
@@ -306,7 +321,9 @@ def random_schema(rng, depth=3):
         return {"anyOf": [random_schema(rng, depth - 1) for _ in range(2)]}
     if kind == "enum":
         return {"enum": rng.sample([None, True, 3, "é", "two words", [1], {"a": "b"}], 3)}
-    more = {"string": {"maxLength": rng.randint(0, 9)}, "integer": {"minimum": -5, "maximum": rng.randint(0, 900)}}
+    texts = [{"maxLength": rng.randint(0, 9)}, {"pattern": rng.choice(PATTERNS)},
+             {"pattern": rng.choice(PATTERNS), "maxLength": 8}]
+    more = {"string": rng.choice(texts), "integer": {"minimum": -5, "maximum": rng.randint(0, 900)}}
     return {"type": kind} | more.get(kind, {})
 
 

@@ -60,3 +60,13 @@ def test_integers_that_the_matcher_would_end_the_process_with(schema):
     with pytest.raises(UnsupportedSchema, match="is below"):
         prepare(schema)
     assert prepare({"const": -2**62}).schema == {"const": -2**62}
+
+
+@pytest.mark.parametrize("pattern", ["^" + "(|(?=a))" * 40 + "b", "^((a?){20}){20}(?!.*b)$", "a?" * 3000 + "(?!b)",
+                                     "(?!" + "(a|b|c)*" * 30 + "d)", "(a|aa)+(?!b)(a|aa)+$" * 10])
+def test_patterns_that_take_long_end_early(pattern, monkeypatch):
+    """One is left to the matcher, many are too much: by steps, which are counted."""
+    prepare({"pattern": pattern})
+    monkeypatch.setattr("gomlx.schema.MAX_EFFORT", 8000)
+    with pytest.raises(ValueError, match="its patterns take too long"):
+        prepare({"properties": {str(i): {"pattern": f"{pattern}{i}"} for i in range(900_000 // len(pattern) % 2000)}})

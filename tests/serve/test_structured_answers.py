@@ -10,6 +10,7 @@ from http_server import serving  # noqa: E402
 
 import gomlx  # noqa: E402
 import gomlx.serve  # noqa: E402
+from gomlx._generation import constraints  # noqa: E402
 
 CAT = [{"role": "user", "content": "Tell me about a cat."}]
 SCHEMA = {"type": "object", "properties": {"name": {"enum": ["Tom", "Kitty"]}, "legs": {"enum": [3, 4]}},
@@ -50,9 +51,19 @@ def test_names_of_vllm(client, asked, answers):
 
 
 @pytest.mark.parametrize(("schema", "said"), [
-    ({"type": "object", "unevaluatedProperties": {"not": {"pattern": "a"}}}, "unevaluatedProperties|not"),
+    ({"type": "object", "unevaluatedProperties": {"not": {"multipleOf": 7}}}, "unevaluatedProperties|not"),
     ({"$ref": "http://127.0.0.1/schema"}, r"\$ref"), ({"type": "banana"}, "banana"), ("text", "json_schema: expected")])
 def test_schemas_that_cannot_be_enforced_are_refused(client, schema, said):
     with pytest.raises(openai.BadRequestError, match=said):
         client.chat.completions.create(model="m", messages=CAT, response_format={
             "type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
+
+
+def test_no_request_waits_for_the_matchers_view(monkeypatch):
+    """It was made with the server: none is made now."""
+    with gomlx.load(progress=False) as model, serving(gomlx.serve.app(model, any_model_name=True)) as address, \
+            openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0) as client:
+        monkeypatch.setattr(constraints, "View", None)
+        answer = client.chat.completions.create(model="m", messages=CAT, extra_body={
+            "structured_outputs": {"choice": ["yes"]}})
+        assert answer.choices[0].message.content == "yes"
