@@ -1,4 +1,4 @@
-"""Groups of processes that torchrun, or whoever sets its environment, has started: a TCP connection between every two."""
+"""Groups of processes that torchrun has started, or whoever sets its environment: TCP between every two of them."""
 from __future__ import annotations
 
 import json
@@ -104,7 +104,8 @@ class _Peer:
                 data, request = kept.pop(0), wanted.pop(0)
                 self._kept -= len(data)
                 _fits(len(data), request)
-                request.view[:] = data
+                if data:                        # nothing cannot be written, even in memory of no bytes
+                    request.view[:] = data
                 request.done = True
 
     def _read(self):
