@@ -160,9 +160,10 @@ def place() -> tuple[int, int, str, int] | None:
         rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     except ValueError:
         raise ValueError("distributed: RANK, WORLD_SIZE and MASTER_PORT are expected to be numbers") from None
-    if not 0 <= rank < size or not 0 < port < 65536:
+    if not 0 <= rank < size or not 0 < port < 65535:
         raise ValueError(f"distributed: RANK {rank} of WORLD_SIZE {size} at MASTER_PORT {port} is not possible")
-    return rank, size, os.environ["MASTER_ADDR"], port
+    at_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"     # torchrun's own store has the port
+    return rank, size, os.environ["MASTER_ADDR"], port + at_agent
 
 
 def world(version: str, timeout: float, rank: int, size: int, address: str, port: int) -> Link:

@@ -81,3 +81,15 @@ def test_messages_keep_their_length():
     request = _torchrun._Request(memoryview(np.zeros(3, "u1")))
     with pytest.raises(RuntimeError, match="4 bytes came, expected 3"):
         _torchrun._fits(4, request)
+
+
+def test_torchrun_has_the_port_itself(monkeypatch):
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "host"),
+                        ("MASTER_PORT", "29500"), ("TORCHELASTIC_USE_AGENT_STORE", "True")):
+        monkeypatch.setenv(name, value)
+    assert _torchrun.place() == (1, 2, "host", 29501)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
+    assert _torchrun.place() == (1, 2, "host", 29500)
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(ValueError, match="RANK 2 of WORLD_SIZE 2"):
+        _torchrun.place()
