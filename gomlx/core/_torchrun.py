@@ -1,11 +1,13 @@
 """Groups of processes that torchrun has started, or whoever sets its environment: TCP between every two of them."""
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from gomlx.core import _watch
@@ -13,26 +15,40 @@ from gomlx.core._collectives import Link
 
 RECORD = 1024           # bytes of what a rank says at first, and of each rank's line in the answer
 FRAME = struct.Struct("<IQ")                    # tag, bytes
+TAGS = 8                # of a group; those of the next one follow
 UNASKED = 1 << 30       # bytes of messages that have come before they are asked for
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Messages:
-    """Bytes over sockets, {rank: socket}: what is asked for moves on in finished."""
+    """Bytes over sockets, {rank: socket}: what is asked for moves on in finished. number: of the group among those over
+    these sockets; numbers: the last one of this process."""
 
     def __init__(self, peers: dict[int, socket.socket]) -> None:
         self._peers = {rank: _Peer(peer) for rank, peer in peers.items()}
+        self._number, self._numbers = 0, [0]
 
     def send(self, data: Any, rank: int, tag: int) -> list[Any]:
         view = memoryview(data).cast("B") if len(data) else memoryview(b"")
         made = _Request(view)
-        self._peers[rank].outgoing.append((made, [memoryview(FRAME.pack(tag, len(view))), view]))
+        head = FRAME.pack(self._number * TAGS + tag, len(view))
+        self._peers[rank].outgoing.append((made, [memoryview(head), view]))
         return [made]
 
     def receive(self, data: Any, rank: int, tag: int) -> list[Any]:
         made = _Request(memoryview(data).cast("B") if len(data) else memoryview(b""))
-        self._peers[rank].wanted.setdefault(tag, []).append(made)
+        self._peers[rank].wanted.setdefault(self._number * TAGS + tag, []).append(made)
         return [made]
+
+    def numbers(self) -> int:
+        return self._numbers[0]
+
+    def split(self, number: int, color: int, key: int, ranks: Sequence[int]) -> Messages:
+        made = Messages({})
+        made._peers = {i: self._peers[rank] for i, rank in enumerate(ranks) if rank in self._peers}
+        self._numbers[0] = made._number = number + 1
+        made._numbers = self._numbers
+        return made
 
     def finished(self, requests: list[Any]) -> bool:
         for peer in self._peers.values():
@@ -182,9 +198,16 @@ def world(version: str, timeout: float, rank: int, size: int, address: str, port
                 peers, table = _join(mine, size, address, port, until)
                 _watch.join(watch, [address], table[0]["port"], rank, table[0]["secret"], timeout)
                 _mesh(peers, table, rank, listening, until)
-        except (TimeoutError, OSError, ValueError, KeyError) as error:
-            raise RuntimeError(f"distributed: {error}") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RuntimeError(f"distributed: rank {rank}: {error}") from None
+    atexit.register(_finish, watch, rank, size, os.getpid())
     return Link(Messages(peers), rank, range(size), watch, timeout)
+
+
+def _finish(watch, rank, size, process):
+    """A process that was forked off has no end of its own."""
+    if os.getpid() == process:
+        watch.leave(rank, size)
 
 
 def _host(mine, size, port, until):

@@ -46,12 +46,21 @@ def build_fake_driver(*flags, kernels=True):
 
 def build_fake_blaslt(*flags):
     """The library in cuBLASLt's place, for the fake driver. flags: those of sanitizers."""
+    return _build_library("tests/cuda/fake_blaslt.c", flags)
+
+
+def build_fake_nccl():
+    """The library in NCCL's place, for the fake driver."""
+    return _build_library("tests/cuda/fake_nccl.c", ())
+
+
+def _build_library(source, flags):
     cc = shlex.split(os.environ.get("CC", "gcc"))
     if shutil.which(cc[0]) is None:
         pytest.skip(f"no compiler: {cc[0]}")
     compiler = Compiler(ROOT, [*cc, *FLAGS, *flags], 1)
-    objects = list(compiler.compile(["tests/cuda/fake_blaslt.c"]).values())
-    _, path = compiler.find("tests/cuda/fake_blaslt.c", objects, ".so")
+    objects = list(compiler.compile([source]).values())
+    _, path = compiler.find(source, objects, ".so")
     if not os.path.exists(path):
         with compiler.locked(), compiler.written(path) as new:
             compiler.run([*cc, "-shared", *flags, *objects, "-ldl", "-o", new])
