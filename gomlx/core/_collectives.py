@@ -59,7 +59,7 @@ class Link:
                 else:
                     self._run_there(name, peer, dtype, shape, x, out, line)
             except BaseException as error:
-                self.fail(self._told(name, error))
+                self.fail(self._told(self._told_of[peer][0] if name in ("shares", "whole") else name, error))
 
     def fail(self, cause: str) -> None:
         """Ends the group here, and tells the others."""

@@ -169,6 +169,28 @@ def hangs(rank, size):
     mx.eval(d.all_sum(mx.ones(2)))
 
 
+def stalls(rank, size):
+    """Rank 1 agrees, and then sends nothing: the GPUs of the others are in the middle of the sum."""
+    link = d._links[0]
+    link.timeout = 2.0
+
+    def move(*_):
+        while not link._watch.failures:
+            time.sleep(0.01)
+        raise RuntimeError("it has sent nothing")
+
+    if rank == 1:
+        link.devices.move = move
+    mx.eval(d.all_sum(mx.ones(2)))
+
+
+def dies(rank, size):
+    """Rank 1 agrees, and is killed before it sends."""
+    if rank == 1:
+        d._links[0].devices.move = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    mx.eval(d.all_sum(mx.ones(2)))
+
+
 def elsewhere(rank, size):
     """On a GPU that is not the group's, and on the processor."""
     assert d.all_sum(mx.ones(2), stream=mx.cpu).tolist() == [size, size]
