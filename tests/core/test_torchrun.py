@@ -74,7 +74,7 @@ def test_a_dead_rank_is_named():
 
 def test_a_rank_that_does_not_come_is_named():
     said = launched(2, "sums", ranks=[0], timeout=0.5)[0][0]
-    assert "RuntimeError: distributed: rank 1 has not come to rank 0" in said
+    assert "RuntimeError: distributed: rank 0: rank 1 has not come to rank 0" in said
 
 
 def test_messages_keep_their_length():

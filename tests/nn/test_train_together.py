@@ -13,7 +13,7 @@ from places import ROOT
 from training_ranks import DATA, PAIRS, ROWS, options, said_of
 
 import gomlx
-from gomlx._training import teams
+from gomlx._training import identity, steps, teams
 
 PROGRAM = os.path.join(ROOT, "tests", "support", "training_ranks.py")
 
@@ -213,6 +213,19 @@ def test_errors_of_workers_name_the_rows(model, monkeypatch):
               for layer, term in model.apply_lora().terms.items()}
     run = gomlx.train(model, ROWS, ray=gomlx.ScalingOptions(workers=2), **options(lora=gomlx.Adapter(broken)))
     with pytest.raises(gomlx.Error, match=r"step 1: the loss is nan; its rows: row \d+ \(worker 0\)$"):
+        next(run)
+
+
+@pytest.mark.parametrize("name, words", [
+    ("instruction set", r"its instruction set is \w+, the driver's other"),
+    ("gomlx", r"its gomlx is [\d.]+.*, the driver's other"),
+    ("model (hidden_size)", r"its model \(hidden_size\) is \d+, the driver's other"),
+    ("model (weights)", r"its model \(weights\) is [\da-f]{64}, the driver's other")])
+def test_workers_that_are_not_like_the_driver(model, name, words, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    monkeypatch.setattr(steps, "identity_of", lambda of: identity.identity_of(of) | {name: "other"})
+    run = gomlx.train(model, ROWS, ray=gomlx.ScalingOptions(workers=2), **options())
+    with pytest.raises(gomlx.Error, match=rf"train: a worker is not what the driver is: {words} \(worker 0\)$"):
         next(run)
 
 
