@@ -6,6 +6,7 @@ what it is; where the lines differ, every rank raises the same error. After an e
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 HEAD = 256              # bytes of the line before an operation
 GRACE = 2.0             # seconds that messages of a process that has ended may take to arrive
 MOST = 1 << 30          # bytes of one message
-HEADS, DATA, SENT_HEADS, SENT_DATA = 1, 2, 3, 4     # tags
+HEADS, DATA, SENT_HEADS, SENT_DATA, FLOWING = 1, 2, 3, 4, 5     # tags
 
 
 class Carrier(Protocol):
@@ -74,14 +75,36 @@ class Link:
     def swap(self, name: str, mine: Sequence[Any], theirs: Sequence[Any]) -> None:
         """Bytes mine[rank] to each other rank, and from each into theirs[rank], of as many bytes. RuntimeError as of
         operations; a KeyboardInterrupt stays one, and ends the group."""
+        with self._tried(name):
+            self._begin(name)
+            self.wait(name, {rank: self.carrier.receive(theirs[rank], rank, DATA)
+                             + self.carrier.send(mine[rank], rank, DATA) for rank in self._others()})
+
+    def begin(self, name: str) -> None:
+        """All ranks are at what is called so, whose messages a flow moves; end_of() is its end."""
+        with self._tried(name):
+            self._begin(name)
+
+    def end_of(self, name: str, requests: dict[int, list[Any]], error: BaseException | None) -> None:
+        """Waits for the messages of a flow, in which this error has come up already."""
+        with self._tried(name):
+            if error is not None:
+                self.carrier.give_up([one for several in requests.values() for one in several])
+                raise error
+            self.wait(name, requests)
+
+    def _begin(self, name):
+        self._count += 1
+        self._agree(name, f"{self._count} {name}")
+
+    @contextlib.contextmanager
+    def _tried(self, name):
+        """What fails inside ends the group; a KeyboardInterrupt stays one."""
         with self.lock:
             if self._failure:
                 raise RuntimeError(self._failure)
             try:
-                self._count += 1
-                self._agree(name, f"{self._count} {name}")
-                self.wait(name, {rank: self.carrier.receive(theirs[rank], rank, DATA)
-                                 + self.carrier.send(mine[rank], rank, DATA) for rank in self._others()})
+                yield
             except KeyboardInterrupt:
                 self.end(f"distributed: rank {self.ranks[self.rank]} was interrupted in {name}")
                 raise
