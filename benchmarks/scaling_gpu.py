@@ -132,7 +132,7 @@ def same_bits(model, ids):
     got = nn.utils.average_gradients(gradient(model, ids[rank])[1])
     parts = [gradient(model, ids[one])[1] for one in range(size)]
     wrong = 0
-    for (name, one), *each in zip(tree_flatten(got), *map(tree_flatten, parts)):
+    for (_, one), *each in zip(tree_flatten(got), *map(tree_flatten, parts)):
         total = each[0][1]
         for _, more in each[1:]:
             total = total + more

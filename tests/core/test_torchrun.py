@@ -1,15 +1,19 @@
 """The connections of processes that torchrun's environment describes, with the collectives over them."""
+import concurrent.futures
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
-from gomlx.core import _torchrun
+from gomlx.core import _torchrun, _watch
+from gomlx.core._collectives import Link
+from gomlx.core._flows import Flow
 
 PROGRAM = r'''
 import os, signal, sys
@@ -93,3 +97,31 @@ def test_torchrun_has_the_port_itself(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     with pytest.raises(ValueError, match="RANK 2 of WORLD_SIZE 2"):
         _torchrun.place()
+
+
+def test_a_flow_moves_while_nobody_waits():
+    """Two ranks in one process: what is given arrives in the expected places, in their order, before the end."""
+    pair = connected_pair()
+    watch = _watch.Watch()
+    links = [Link(_torchrun.Messages({1 - rank: pair[rank]}), rank, range(2), watch, 30.0) for rank in range(2)]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        flows = list(pool.map(lambda link: Flow(link, "rows"), links))
+        places = [[np.zeros(n, "u1") for n in (3, 0, 1 << 20)] for _ in range(2)]
+        for rank, flow in enumerate(flows):
+            for place in places[rank]:
+                flow.expect(1 - rank, place.data if place.size else bytearray())
+            for place in places[rank]:
+                data = np.full(place.size, rank + 1, "u1")
+                flow.give(1 - rank, data.data if data.size else b"")
+        until = time.monotonic() + 30
+        while not all((place == 2 - rank).all() for rank in range(2) for place in places[rank]):
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        list(pool.map(Flow.finish, flows))
+        assert [one.result() for one in [pool.submit(link.gather, "end", b"x") for link in links]] == [[b"x"] * 2] * 2
+
+
+def connected_pair():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        first = socket.create_connection(listening.getsockname())
+        return first, listening.accept()[0]
