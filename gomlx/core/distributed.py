@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gomlx import _gomlx
-from gomlx.core import _collectives, _devices, _mpi, _torchrun
+from gomlx.core import _collectives, _devices, _mpi, _nccl, _torchrun
 from gomlx.core._transforms import custom_function
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ def _carry(kind, group, peer, dtype, shape, x, out, line):
 def is_available(backend: str = "any") -> bool:
     """Whether init can make a group of the backend. One of one process, which needs no partner, is a ring."""
     if backend == "nccl":
-        from gomlx.core import _nccl  # few programs need it
         return _gomlx._device_count()[0] > 0 and _nccl.is_found()
     return backend in ("any", "ring") or backend == "mpi" and importlib.util.find_spec("mpi4py") is not None
 
@@ -149,7 +148,6 @@ def _local_device(link):
 
 def _join_devices(group, number):
     """All processes of the group meet on their GPUs. What is missing is told to the others."""
-    from gomlx.core import _nccl  # few programs need it
     try:
         library = _nccl.open_library()
     except RuntimeError as error:
