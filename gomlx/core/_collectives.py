@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HEAD = 256              # bytes of the line before an operation
 GRACE = 2.0             # seconds that messages of a process that has ended may take to arrive
 MOST = 1 << 30          # bytes of one message
+A_LOOK = 1 << 10        # bytes that a look moves at least, while the others are at it too
 HEADS, DATA, SENT_HEADS, SENT_DATA, FLOWING = 1, 2, 3, 4, 5     # tags
 
 
@@ -78,7 +79,8 @@ class Link:
         with self._tried(name):
             self._begin(name)
             self.wait(name, {rank: self.carrier.receive(theirs[rank], rank, DATA)
-                             + self.carrier.send(mine[rank], rank, DATA) for rank in self._others()})
+                             + self.carrier.send(mine[rank], rank, DATA) for rank in self._others()},
+                      length=sum(map(len, theirs)))
 
     def begin(self, name: str) -> None:
         """All ranks are at what is called so, whose messages a flow moves; end_of() is its end."""
@@ -184,8 +186,9 @@ class Link:
         carrier = self.devices
         self.wait(what, dict.fromkeys(self._others() if peers is None else peers, requests), carrier)
 
-    def wait(self, what: str, requests: dict[int, list[Any]], carrier: Any = None) -> None:
-        """Until messages are through. requests: {rank: of these}."""
+    def wait(self, what: str, requests: dict[int, list[Any]], carrier: Any = None, length: int = 0) -> None:
+        """Until messages are through. requests: {rank: of these}; length: bytes that are certain to be on their way, so
+        that it is worth to look often: some transports move a few kilobytes at each look."""
         until, pause, turns = time.monotonic() + self.timeout, 0.0, 0
         carrier = self.carrier if carrier is None else carrier
         everything = [one for several in requests.values() for one in several]
@@ -200,7 +203,7 @@ class Link:
                         raise Failed(f"rank {self.ranks[self.rank]} waited {self.timeout:g} s in {what} for "
                                      f"rank {', '.join(map(str, late))}")
                 time.sleep(pause)
-                if turns > 20:                  # others may need the processor to get there
+                if turns > 20 + length // A_LOOK:       # others may need the processor to get there
                     pause = min(pause + 1e-5, 5e-4)
         except BaseException:
             carrier.give_up(everything)         # the memory that they would fill is about to be another's
@@ -234,7 +237,7 @@ class Link:
     def _gather(self, what, x, out, length):
         out[self.rank * length:(self.rank + 1) * length] = x
         self.wait(what, {rank: self.carrier.receive(out[rank * length:(rank + 1) * length], rank, DATA)
-                         + self.carrier.send(x, rank, DATA) for rank in self._others()})
+                         + self.carrier.send(x, rank, DATA) for rank in self._others()}, length=len(out))
 
     def _reduce(self, what, name, dtype, x, out, scatter=False):
         import numpy as np  # groups of one process do without it
@@ -245,7 +248,7 @@ class Link:
         mine[self.rank] = values[ends[self.rank]:ends[self.rank + 1]]
         self.wait(what, {rank: self.carrier.receive(bytes_of(mine[rank]), rank, DATA)
                          + self.carrier.send(bytes_of(values[ends[rank]:ends[rank + 1]]), rank, DATA)
-                         for rank in self._others()})
+                         for rank in self._others()}, length=len(x))
         total = mine[0]
         for rank in range(1, self.size):
             total = combine(total, mine[rank])
@@ -256,7 +259,7 @@ class Link:
         made[ends[self.rank]:ends[self.rank + 1]] = total
         total = np.ascontiguousarray(total)
         self.wait(what, {rank: self.carrier.receive(bytes_of(made[ends[rank]:ends[rank + 1]]), rank, DATA)
-                         + self.carrier.send(bytes_of(total), rank, DATA) for rank in self._others()})
+                         + self.carrier.send(bytes_of(total), rank, DATA) for rank in self._others()}, length=len(x))
 
     def _between(self, name, peer, what, x, out):
         """A message from one rank to another, after a line that says what it is."""
