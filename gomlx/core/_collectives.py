@@ -22,6 +22,7 @@ HEAD = 256              # bytes of the line before an operation
 GRACE = 2.0             # seconds that messages of a process that has ended may take to arrive
 MOST = 1 << 30          # bytes of one message
 A_LOOK = 1 << 10        # bytes that a look moves at least, while the others are at it too
+A_GPUS_LOOKS = 200      # about a millisecond, in which 64 MiB go from GPU to GPU
 HEADS, DATA, SENT_HEADS, SENT_DATA, FLOWING = 1, 2, 3, 4, 5     # tags
 
 
@@ -183,8 +184,8 @@ class Link:
         return parts, {rank: (out[0] + rank * length, length) for rank in range(self.size)}
 
     def _wait_there(self, what, requests, peers=None):
-        carrier = self.devices
-        self.wait(what, dict.fromkeys(self._others() if peers is None else peers, requests), carrier)
+        others = self._others() if peers is None else peers
+        self.wait(what, dict.fromkeys(others, requests), self.devices, A_GPUS_LOOKS * A_LOOK)
 
     def wait(self, what: str, requests: dict[int, list[Any]], carrier: Any = None, length: int = 0) -> None:
         """Until messages are through. requests: {rank: of these}; length: bytes that are certain to be on their way, so
