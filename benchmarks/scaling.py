@@ -231,7 +231,7 @@ def nccl(options):
             rates = [row["tokens"] / one for one in row["seconds"]]
             times = statistics.median(rates) / statistics.median(first) if first else None
             first = first or rates
-            yield f"step of LoRA, {row['numbers']:,} numbers", "tokens/s", rates, f"{row['ranks']} GPUs", times
+            yield f"step of LoRA, {row['numbers']:,} numbers", "tokens/s", rates, f"GPUs: {row['ranks']}", times
 
 
 def show(rows):
