@@ -1,8 +1,8 @@
 /* device.h - what a device beside the processor offers: memory, copies, launches, and waiting for them.
  *  (1) A device has one line of work. Copies and launches are begun in the order in which they are asked for, and each
  *      sees the results of those before it: nothing but a mark has to be waited for, and only by the host.
- *  (2) Calls for one device come one at a time (csrc/core/device.c has a lock for each), but for facts, wait and
- *      settle: these may come from any thread at any time. No call throws, prints or exits.
+ *  (2) Calls for one device come one at a time (csrc/core/device.c has a lock for each), but for facts, wait, settle
+ *      and those of lending: these may come from any thread at any time. No call throws, prints or exits.
  *  (3) Addresses that alloc gives are the device's: the host passes them on and never touches them.
  *  (4) A launch is what a contract of the device's own table recorded (recorder.h), with its arguments. They are in
  *      pinned memory of the host and stay there until what was launched is done, as does what the contract asked the
@@ -72,6 +72,12 @@ typedef struct {
     gm_device_result (*wait)(gm_device_state *d, uint64_t mark, int64_t deadline_ns);
     /* Until all that the card was asked for is done, by other libraries of the process too. */
     gm_device_result (*settle)(gm_device_state *d);
+    /* For work of another library in the line: its calls come from this thread, between lend and take_back. idle:
+     * DEVICE_AGAIN until all that was asked for before is done. From any thread at any time, as wait. NULL in the
+     * table: nobody else can work there. */
+    gm_device_result (*lend)(gm_device_state *d, void **line);
+    void (*take_back)(const gm_device_state *d);
+    gm_device_result (*idle)(gm_device_state *d);
     /* Of this thread's last result that was not DEVICE_OK or DEVICE_AGAIN. */
     const char *(*why)(const gm_device_state *d);
 } gm_device_calls;

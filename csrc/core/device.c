@@ -270,6 +270,20 @@ gm_status device_launch(const device *d, gm_kernel fn, const void *args, int64_t
     return result == DEVICE_OK ? GM_OK : failed(d, result, "a launch");
 }
 
+bool device_can_lend(const device *d) { return d->calls && d->calls->lend; }
+
+gm_status device_lend(const device *d, device_guest fn, const void *args) {
+    void *line;
+    if (is_lost(d))
+        return refuse_lost(d);
+    const gm_device_result result = d->calls->lend(d->state, &line);
+    if (result != DEVICE_OK)
+        return failed(d, result, "a launch");
+    fn(args, line);
+    d->calls->take_back(d->state);
+    return GM_OK;
+}
+
 gm_status device_capture(const device *d, const gm_device_launch *launches, int64_t n, gm_device_graph **out) {
     gm_device_result result;
     *out = NULL;
@@ -381,6 +395,16 @@ gm_status gm_device_settle(int number) {
     if (!d || !d->calls)
         return d ? GM_OK : error_code();
     const gm_device_result result = d->calls->settle(d->state);
+    return result == DEVICE_OK ? GM_OK : failed(d, result, "work");
+}
+
+gm_status gm_device_idle(int number) {
+    const device *d = device_get(number);
+    if (!d || !device_can_lend(d))
+        return d ? GM_OK : error_code();
+    const gm_device_result result = d->calls->idle(d->state);
+    if (result == DEVICE_AGAIN)
+        return GM_AGAIN;
     return result == DEVICE_OK ? GM_OK : failed(d, result, "work");
 }
 

@@ -54,7 +54,7 @@ static gm_status issue_run(gm_queue *q) {
         q->run_begun = clock_ns();
     for (int64_t i = 0; i < q->run_launches && q->issued < q->count; i++) {
         const launch *l = &q->launches[q->issued];
-        GM_TRY(device_launch(q->device, l->fn, l->args, l->n));
+        GM_TRY(l->guest ? device_lend(q->device, l->guest, l->args) : device_launch(q->device, l->fn, l->args, l->n));
         q->issued++;
     }
     q->marks[1] = q->marks[0];
@@ -87,7 +87,7 @@ static gm_status capture(gm_queue *q) {
 
 /* All launches, with one call; or none, where that cannot be. */
 static gm_status issue_graph(gm_queue *q) {
-    if (!q->repeats || !q->has_run || q->profile || q->issued > 0 || q->count == 0)
+    if (!q->repeats || q->lends || !q->has_run || q->profile || q->issued > 0 || q->count == 0)
         return GM_OK;
     if (!q->graph)
         GM_TRY(capture(q));

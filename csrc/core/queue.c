@@ -80,7 +80,7 @@ void queue_reset(gm_queue *q) {
         a->next = q->spare;
         q->spare = a;
     }
-    q->lacks = false;
+    q->lacks = q->lends = false;
     q->issued = q->done = 0;
     q->marks[0] = q->marks[1] = 0;
     device_forget_graph(q);
@@ -284,6 +284,13 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
                                        .solo = solo,
                                        .ftz = (flags & LAUNCH_FTZ) != 0,
                                        .work = q->work};
+    return GM_OK;
+}
+
+gm_status queue_lend(gm_queue *q, device_guest fn, const void *args, size_t size) {
+    GM_TRY(queue_launch(q, NULL, args, size, 1, 1, 0));
+    q->launches[q->count - 1].guest = fn;
+    q->lends = true;
     return GM_OK;
 }
 

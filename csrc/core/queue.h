@@ -9,6 +9,7 @@
 #ifndef GOMLX_CORE_QUEUE_H
 #define GOMLX_CORE_QUEUE_H
 #include "core/array.h"
+#include "core/device.h"
 #include "recorder.h"
 
 gm_queue *queue_new(int device);         /* NULL with the cause */
@@ -28,6 +29,8 @@ gm_buffer *queue_staged(gm_queue *q, const void *data, size_t bytes);
 void *queue_scratch(gm_queue *q, size_t bytes);
 /* Copies args and records fn over [0, n), in pieces of about `grain` (a launch of n <= grain stays on one thread). */
 gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain, int flags);
+/* The same of fn(args, line), once, on a device that lends its line; recorded so, a queue becomes no graph. */
+gm_status queue_lend(gm_queue *q, device_guest fn, const void *args, size_t size);
 /* The range of the last launch is n * *factor at run time. */
 void queue_scale(gm_queue *q, const int32_t *factor);
 /* Launches after this see the results of those before it. Needed only between launches of one node. */

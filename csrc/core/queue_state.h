@@ -10,6 +10,7 @@ typedef struct {
     const void *args;
     int64_t n, grain;
     const int32_t *factor; /* range is n * *factor */
+    device_guest guest;    /* in place of fn, on a device that lends its line */
     int64_t range;         /* of this run */
     uint32_t pieces;       /* of `grain` indices each, in this run */
     _Atomic uint32_t next; /* the first piece that nobody has taken */
@@ -89,6 +90,7 @@ struct gm_queue {
     _Atomic bool cancelled;
     /* on a device */
     bool lacks; /* a contract that a node asked for */
+    bool lends; /* the line, to a launch */
     staging *staging;
     int64_t issued, done;   /* launches that were begun, and that are known to have run */
     uint64_t marks[2];      /* after the last launches that were begun, and after those before them; 0: none */

@@ -125,8 +125,10 @@ gm_array *gm_source_array(gm_scope *scope, gm_source *source, gm_dtype type, int
 typedef struct {
     int64_t serial;
     int32_t kind, group, peer;
+    bool here; /* on the device where the array is made, if its line can be lent; else on the processor */
 } gm_exchange;
-/* in_bytes of an array's elements (in NULL: there is none) of which out is to be made, of this dtype and shape. */
+/* in_bytes of an array's elements (in NULL: there is none) of which out is to be made, of this dtype and shape. On a
+ * device addresses are the device's, and the work goes into its line. */
 typedef struct {
     gm_exchange what;
     gm_dtype type;
@@ -138,6 +140,8 @@ typedef struct {
     size_t out_bytes;
     char *cause; /* takes a text where it cannot be done */
     size_t cause_bytes;
+    int device;
+    void *line; /* of the device; NULL on the processor */
 } gm_exchange_call;
 /* False: not done. Called without locks of Python's on any thread, one call at a time. */
 typedef bool (*gm_exchange_fn)(const gm_exchange_call *call);

@@ -27,7 +27,9 @@ typedef struct {
     size_t memory, free; /* bytes of the card */
 } gm_device_info;
 gm_status gm_device_describe(int number, gm_device_info *out); /* of the processor: nothing */
-int gm_device_ordinal(int number);      /* by which other libraries of the process know it; it opens no device */
+int gm_device_ordinal(int number); /* by which other libraries of the process know it; it opens no device */
+/* GM_AGAIN until all that gomlx asked the card for is done. */
+gm_status gm_device_idle(int number);
 gm_status gm_device_settle(int number); /* until all that the card was asked for is done, by other libraries too */
 /* Operations that a GPU has not and that ran on the processor in its place: the i-th one's name, and how often; NULL
  * after the last. */

@@ -1,7 +1,8 @@
 /* exchange.c - arrays that other processes send, or take part in. What carries them is above the engine: one function,
  * which is called when such a node runs, on any thread.
  *  (1) Nodes of this op run one at a time, in the order in which they were recorded: all write `turn`.
- *  (2) The function is set once, before the first node is made. */
+ *  (2) The function is set once, before the first node is made.
+ *  (3) On a device that lends its line the launch begins work there, and may wait for it. */
 #include <string.h>
 #include "core/array.h"
 #include "core/queue.h"
@@ -39,6 +40,14 @@ static void carry(const void *args, int64_t begin, int64_t end) {
     __atomic_store_n(a->failed, 1, __ATOMIC_RELAXED);
 }
 
+static void carry_on_device(const void *args, void *line) {
+    const exchange_args *a = args;
+    gm_exchange_call call = a->call;
+    call.line = line;
+    if (!atomic_load(&carrier)(&call))
+        __atomic_store_n(a->failed, 1, __ATOMIC_RELAXED);
+}
+
 static gm_status exchange_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     const exchange_param *p = param;
     (void)in;
@@ -54,10 +63,14 @@ static gm_status exchange_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0] == GM_NONE ? NULL : out->in[0];
     if (x && !array_is_contiguous(x))
         return gm_fail(GM_ESTATE, "exchange: expected a contiguous array");
+    const int device = queue_device(q);
+    if (device && !device_can_lend(device_get(device)))
+        return queue_lack(q, "exchange");
     if (!turn && !(turn = buffer_new(64)))
         return error_code();
     GM_TRY(array_alloc(out, q));
-    GM_TRY(queue_writes(q, turn));
+    if (!device)
+        GM_TRY(queue_writes(q, turn));
     char *cause = queue_arena(q, CAUSE_BYTES);
     int32_t *failed = cause ? queue_flag(q, cause) : NULL;
     if (!failed)
@@ -71,10 +84,12 @@ static gm_status exchange_eval(gm_array *out, gm_queue *q) {
                                    .out = array_ptr(out),
                                    .out_bytes = (size_t)out->size * array_item(out),
                                    .cause = cause,
-                                   .cause_bytes = CAUSE_BYTES},
+                                   .cause_bytes = CAUSE_BYTES,
+                                   .device = device},
                           .failed = failed};
     memcpy(args.call.shape, p->shape, (size_t)p->ndim * sizeof *p->shape);
-    return queue_launch(q, carry, &args, sizeof args, 1, 1, 0);
+    return device ? queue_lend(q, carry_on_device, &args, sizeof args)
+                  : queue_launch(q, carry, &args, sizeof args, 1, 1, 0);
 }
 
 static const gm_op exchange_op = {.name = "exchange",
@@ -88,6 +103,16 @@ static const gm_op exchange_op = {.name = "exchange",
                                   .infer = exchange_infer,
                                   .eval = exchange_eval};
 
+static const gm_op exchange_here_op = {.name = "exchange",
+                                       .n_in = 1,
+                                       .n_out = 1,
+                                       .optional = 1,
+                                       .waits = true,
+                                       .param_size = sizeof(exchange_param),
+                                       .fields = exchange_fields,
+                                       .infer = exchange_infer,
+                                       .eval = exchange_eval};
+
 gm_array *gm_exchange_array(gm_scope *s, gm_array *x, const gm_exchange *what, gm_dtype type, int ndim,
                             const int64_t *shape) {
     exchange_param p;
@@ -100,5 +125,6 @@ gm_array *gm_exchange_array(gm_scope *s, gm_array *x, const gm_exchange *what, g
     p.dtype = (int32_t)type;
     p.ndim = ndim;
     memcpy(p.shape, shape, (size_t)ndim * sizeof *shape);
-    return array_node_sized(s, &exchange_op, &x, 1, &p, offsetof(exchange_param, shape) + (size_t)ndim * sizeof *shape);
+    return array_node_sized(s, what->here ? &exchange_here_op : &exchange_op, &x, 1, &p,
+                            offsetof(exchange_param, shape) + (size_t)ndim * sizeof *shape);
 }

@@ -84,6 +84,15 @@ static PyObject *current_device(PyObject *module, PyObject *unused) {
     return PyLong_FromLong(gm_device_current());
 }
 
+static PyObject *device_is_idle(PyObject *module, PyObject *value) {
+    int number;
+    if (!read_int(value, "the number of a device", &number))
+        return NULL;
+    const gm_status status = gm_device_idle(number);
+    return status == GM_OK || status == GM_AGAIN ? PyBool_FromLong(status == GM_OK)
+                                                 : raise_gm(PyModule_GetState(module));
+}
+
 static PyObject *open_device(PyObject *module, PyObject *value) {
     int number;
     if (!read_int(value, "the number of a device", &number))
@@ -162,6 +171,7 @@ PyMethodDef memory_functions[] = {
 PyMethodDef device_functions[] = {
     {"_device_count", device_count, METH_NOARGS, NULL},
     {"_current_device", current_device, METH_NOARGS, NULL},
+    {"_device_is_idle", device_is_idle, METH_O, NULL},
     {"_open_device", open_device, METH_O, NULL},
     {"_use_device", use_device, METH_O, NULL},
     {"_describe_device", describe_device, METH_O, NULL},

@@ -182,9 +182,10 @@ PyObject *py_array_arrow(PyObject *self, PyObject *const *args, Py_ssize_t n, Py
 /* ---- text/source.c ---- */
 /* _file_arrays(fd, name, [(dtype, shape, first byte), ...], swapped): a list of arrays that are read when evaluated. */
 PyObject *file_arrays(PyObject *module, PyObject *args);
-/* _exchange(x or None, kind, group, peer, serial, dtype, shape): an array that the carrier makes of x when it is
- * evaluated. _set_carrier(function): of (kind, group, peer, name of the dtype, shape, bytes of x or None, bytes to
- * fill). */
+/* _exchange(x or None, kind, group, peer, serial, dtype, shape, here): an array that the carrier makes of x when it is
+ * evaluated, on the processor or, with here, on the device where it is made. _set_carrier(function): of (kind, group,
+ * peer, name of the dtype, shape, bytes of x or None, bytes to fill, None); on a device bytes are (address, how many),
+ * and the last argument is (number of the device, address of its line). */
 PyObject *exchange(PyObject *module, PyObject *args);
 PyObject *set_carrier(PyObject *module, PyObject *function);
 

@@ -16,6 +16,7 @@ from gomlx._base import arguments
 from gomlx._base.places import on_the_processor
 from gomlx._training import teams
 from gomlx._training.distillation import StoredTeacher
+from gomlx._training.identity import IDENTITY, difference, identity_of
 from gomlx._training.order import passes
 from gomlx._training.work import Known, Task, Work
 from gomlx.loading import load
@@ -42,17 +43,21 @@ class ScalingOptions:
 
 
 class Worker:
-    """In a process of Ray: the model, and one share of a task after another."""
+    """In a process of Ray: the model, and one share of a task after another. expected: the driver's identity."""
 
-    def __init__(self, model: str, teacher: str | None, options: Mapping[str, Any], **about: Any) -> None:
+    def __init__(self, model: str, teacher: str | None, options: Mapping[str, Any], expected: Mapping[str, Any],
+                 **about: Any) -> None:
         known: Any = None
         if teacher is not None:
             known = StoredTeacher(teacher) if teacher.endswith(".safetensors") else load(teacher, **options)
         self._work = on_the_processor(Work)(load(model, **options), teacher=known, **about)  # type: ignore[arg-type]
+        self._other = difference(identity_of(self._work.model), expected)
 
     @on_the_processor
     def share(self, what: str, task: Task, rank: int, size: int, measured: list[float]) -> tuple[str, Any]:
         """("found", what Work gives) of a rank's rows, or ("error", why the run ends)."""
+        if self._other:
+            return "error", f"train: a worker is not what the driver is: {self._other}"
         rows, first = teams.share_of(task, rank, size)
         parts = passes(rows, self._work.settings)
         try:
@@ -78,6 +83,7 @@ class Workers:
         self._ray: Any = ray
         self._options = options
         self._workers: list[Any] = []
+        self._expected: dict[str, Any] = {}
         self._lost = 0
 
     def check(self, work: Work) -> None:
@@ -127,7 +133,7 @@ class Workers:
             teacher = os.path.abspath(teacher.path if isinstance(teacher, StoredTeacher) else teacher.info["path"])
         kind = self._ray.remote(Worker).options(num_cpus=self._options.cpus)
         return kind.remote(os.path.abspath(work.model.info["path"]), teacher, options, adapter=work.adapter,
-                           settings=work.settings)
+                           settings=work.settings, expected=self._expected)
 
     def _replace(self, work, i, error):
         self._lost += 1
@@ -137,7 +143,9 @@ class Workers:
         self._workers[i] = self._new(work)
 
     def meet(self, known: Mapping[str, Any]) -> None:
-        pass
+        """Workers compare themselves with what is known of the driver when they have loaded, those that come later
+        too."""
+        self._expected = {name: known[name] for name in known if name in IDENTITY}
 
     def failed(self, error: BaseException) -> None:
         pass

@@ -28,6 +28,7 @@ from gomlx._training.boards import Boards
 from gomlx._training.config import with_parameters
 from gomlx._training.data import Dataset, load_data
 from gomlx._training.distillation import StoredTeacher
+from gomlx._training.identity import identity_of
 from gomlx._training.order import Order, passes
 from gomlx._training.runs import STATE, RunFolder, flat_state, tree_state
 from gomlx._training.settings import Evaluation, Settings, Step, new_optimizer
@@ -284,7 +285,7 @@ class TrainingRun(Iterator[Step]):
         about = {name: getattr(self.settings, name) for name in self.settings.__dataclass_fields__ if name != "logs"}
         self._team.meet({"settings": about, "data": self.data.fingerprint,
                          "eval_data": self.eval_data.fingerprint if self.eval_data is not None else None,
-                         "model": {name: self.model.info[name] for name in SAME_MODEL},
+                         **identity_of(self.model),
                          "state": [self._step, self._epoch, self._position, state.hexdigest()]})
 
     def _begin(self, folder, config):

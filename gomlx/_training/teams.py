@@ -18,6 +18,7 @@ from gomlx._training.config import EMBEDDING, HEAD
 from gomlx._training.data import Row
 from gomlx._training.order import passes
 from gomlx._training.work import Known, Task, Work, add_known
+from gomlx.core._flows import Flow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     Numbers = np.ndarray[Any, np.dtype[np.float32]]
 
+PIECES = 4              # of a row's numbers, each of which goes when it is there
 T = TypeVar("T")
 Gradients = tuple[dict[str, mx.array], list[float], Known]
 
@@ -90,9 +92,11 @@ class Ranks:
     def gradients(self, work: Work, task: Task) -> Gradients:
         own, first = share_of(task, self.rank, self._link.size)
         ready = prepared(work, task, lambda: self._measured(work, task))
-        mine, values, known = self._together("gradients", lambda: by_row(work, task, own, first, ready), 1,
-                                             checksum(task.parameters))
-        return named_parts(self._sum(mine, len(task.rows)), task.parameters), values, known
+        shares = RowShares(self._link, task)
+        theirs, values, known = self._together(
+            "gradients", lambda: shares.of(lambda: by_row(work, task, own, first, ready, shares.send)), 1,
+            checksum(task.parameters))
+        return named_parts(self._whole(in_order(theirs), task), task.parameters), values, known
 
     def losses(self, work: Work, task: Task) -> tuple[list[float], Known]:
         own, first = share_of(task, self.rank, self._link.size)
@@ -128,20 +132,15 @@ class Ranks:
                 raise self._agreed
         return [*found[:kept], *map(joined, zip(*(one["found"] for one in everyone)))]
 
-    def _sum(self, mine: Numbers, rows: int) -> Numbers:
-        """The sum over all rows in their order. mine: float32 [rows of this rank, numbers]."""
+    def _whole(self, part: Numbers, task: Task) -> Numbers:
+        """The parts of all ranks, of which this is its own."""
         import numpy as np  # runs of one process do without it
-        size, n = self._link.size, mine.shape[1]
-        ends = [n * i // size for i in range(size + 1)]
-        parts = [np.ascontiguousarray(mine[:, ends[i]:ends[i + 1]]) for i in range(size)]
-        theirs = [np.empty((bounds(rows, i, size)[1] - bounds(rows, i, size)[0], parts[self.rank].shape[1]), np.float32)
-                  for i in range(size)]
-        theirs[self.rank] = parts[self.rank]
-        self._link.swap("gradients of rows", [bytes_of(one) for one in parts], [bytes_of(one) for one in theirs])
-        total = np.empty(n, np.float32)
-        places = [total[ends[i]:ends[i + 1]] for i in range(size)]
-        places[self.rank][:] = in_order(theirs)
-        self._link.swap("their sums", [bytes_of(places[self.rank])] * size, [bytes_of(one) for one in places])
+        ends = ends_of(task, self._link.size)
+        total = np.empty(ends[-1], np.float32)
+        places = [total[ends[i]:ends[i + 1]] for i in range(self._link.size)]
+        places[self.rank][:] = part
+        mine = [bytes_of(places[self.rank])] * self._link.size
+        self._link.swap("their sums", mine, [bytes_of(one) for one in places])
         return total
 
     def meet(self, known: Mapping[str, Any]) -> None:
@@ -161,6 +160,67 @@ class Ranks:
 
     def close(self) -> None:
         pass
+
+
+class RowShares:
+    """What rows give to the numbers that each rank sums: it is sent as soon as it is there, while the earlier layers of
+    the row, and the next rows, are computed."""
+
+    def __init__(self, link: Link, task: Task) -> None:
+        import numpy as np  # runs of one process do without it
+        self._link, self._ends, self._rows, self._sent = link, ends_of(task, link.size), len(task.rows), 0
+        self._pieces = pieces_of(task)
+        own = self._ends[link.rank + 1] - self._ends[link.rank]
+        counts = [bounds(self._rows, rank, link.size) for rank in range(link.size)]
+        self._theirs = [np.zeros((end - begin, own), np.float32) for begin, end in counts]
+
+    def of(self, compute: Callable[[], tuple[Numbers, list[float], Known]]) -> tuple[list[Numbers], list[float], Known]:
+        """(what the rows of each rank give to this rank's numbers, what else compute gives). Where it fails the others
+        get zeros for what is missing, so that all know where the group is, and the error is raised."""
+        import numpy as np  # as above
+        self._flow = Flow(self._link, "gradients of rows")
+        try:
+            for rank, place in enumerate(self._theirs):
+                self._expect(rank, place)
+            made, values, known = compute()
+        except Exception:
+            self._send_zeros(np.zeros(self._ends[-1], np.float32))
+            self._flow.finish()
+            raise
+        except BaseException:
+            self._flow.give_up()
+            raise
+        self._flow.finish()
+        self._theirs[self._link.rank] = made[:, self._ends[self._link.rank]:self._ends[self._link.rank + 1]]
+        return self._theirs, values, known
+
+    def _expect(self, rank, place):
+        if rank == self._link.rank:
+            return
+        for row in place:
+            for _, begin, end in self._pieces:
+                first, last = self._cut(self._link.rank, begin, end)
+                self._flow.expect(rank, bytes_of(row[first - self._ends[self._link.rank]:
+                                                     last - self._ends[self._link.rank]]))
+
+    def _cut(self, rank, begin, end):
+        """Of numbers begin to end those that the rank sums."""
+        first = min(max(begin, self._ends[rank]), self._ends[rank + 1])
+        return first, max(first, min(end, self._ends[rank + 1]))
+
+    def send(self, row: Numbers, begin: int, end: int) -> None:
+        """Numbers begin to end of a row are there."""
+        self._sent += 1
+        for rank in range(self._link.size):
+            if rank != self._link.rank:
+                first, last = self._cut(rank, begin, end)
+                self._flow.give(rank, bytes_of(row[first:last]))
+
+    def _send_zeros(self, row):
+        begin, end = bounds(self._rows, self._link.rank, self._link.size)
+        everything = [piece for _ in range(end - begin) for piece in self._pieces]
+        for _, first, last in everything[self._sent:]:
+            self.send(row, first, last)
 
 
 # ---- what teams share ----
@@ -188,19 +248,48 @@ def share_of(task: Task, rank: int, size: int) -> tuple[list[Row], int]:
     return rows[begin:end], begin
 
 
-def by_row(work: Work, task: Task, rows: Sequence[Row], first: int, ready: Any) -> tuple[Numbers, list[float], Known]:
-    """(float32 [rows, numbers]: what each row gives to all parameters; the parts of the loss; what else is known)."""
+def ends_of(task: Task, size: int) -> list[int]:
+    """Of all numbers of the parameters, where the part that each rank sums begins, and the end."""
+    n = sum(one.size for one in task.parameters.values())
+    return [n * i // size for i in range(size + 1)]
+
+
+def pieces_of(task: Task) -> list[tuple[list[str], int, int]]:
+    """[(names, where their numbers begin among all, and end)]: parameters that follow each other, the last ones first,
+    as a backward pass comes to them."""
+    sizes = [one.size for one in task.parameters.values()]
+    names, found, begin = list(task.parameters), [], 0
+    for piece in range(PIECES):
+        end = begin
+        while end < len(sizes) and sum(sizes[:end]) * PIECES < sum(sizes) * (piece + 1):
+            end += 1
+        if end > begin:
+            found.append((names[begin:end], sum(sizes[:begin]), sum(sizes[:end])))
+        begin = end
+    return found[::-1]
+
+
+def by_row(work: Work, task: Task, rows: Sequence[Row], first: int, ready: Any,
+           sent: Callable[[Numbers, int, int], None] | None = None) -> tuple[Numbers, list[float], Known]:
+    """(float32 [rows, numbers]: what each row gives to all parameters; the parts of the loss; what else is known).
+    sent: is told of a row's numbers, from one to another, as soon as they are there."""
     import numpy as np  # runs of one process do without it
     made = np.empty((len(rows), sum(one.size for one in task.parameters.values())), np.float32)
+    pieces = pieces_of(task)
     values: list[float] = []
     known: Known = {}
     for i, row in enumerate(rows):
-        gradients, more, about = work.gradients(task, [[row]], first + i, ready)
-        at = 0
-        for name in task.parameters:
-            one = np.asarray(gradients[name]).reshape(-1)
-            made[i, at:at + one.size] = one
-            at += one.size
+        def take(gradients: Mapping[str, mx.array], piece: int, numbers: Numbers = made[i]) -> None:
+            names, begin, end = pieces[piece]
+            at = begin
+            for name in names:
+                one = np.asarray(gradients[name]).reshape(-1)
+                numbers[at:at + one.size] = one
+                at += one.size
+            if sent is not None:
+                sent(numbers, begin, end)
+
+        more, about = work.row_gradients(task, row, first + i, ready, [names for names, _, _ in pieces], take)
         values += more
         add_known(known, about)
     return made, values, known

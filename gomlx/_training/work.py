@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,15 +71,12 @@ class Work:
                   prepared: Any) -> tuple[dict[str, mx.array], list[float], Known]:
         """(float32 gradients of some of the task's rows, summed row by row in order; the parts of their loss; what else
         is known of them). gomlx.Error where a loss is not finite."""
-        self.forward.draw = task.draw
         gradients: dict[str, mx.array] = {}
         values: list[float] = []
         known: Known = {}
-        exact = {name: one.astype(mx.float32) for name, one in task.parameters.items()}     # as are sums of gradients
+        exact = exact_of(task)
         for part in passes:
-            scaled = functools.partial(self._scaled, rows=part, first=first, prepared=prepared, total=task.total,
-                                       sums=gradients)
-            (_, parts, more), gradients = mx.value_and_grad(scaled)(exact)
+            parts, more, gradients = self._graph(task, exact, part, first, prepared, gradients)
             _gomlx.eval_or_drop(parts, gradients, more)
             check_finite(task.step, parts.tolist(), part)
             values += parts.tolist()
@@ -87,9 +84,33 @@ class Work:
             first += len(part)
         return gradients, values, known
 
+    def row_gradients(self, task: Task, row: Row, first: int, prepared: Any, pieces: Sequence[Sequence[str]],
+                      take: Callable[[Mapping[str, mx.array], int], None]) -> tuple[list[float], Known]:
+        """The same of one row, whose gradients are computed piece by piece, and taken when they are there: take(float32
+        gradients, the number of the piece that has just come). pieces: names, the last layers' first."""
+        parts, more, gradients = self._graph(task, exact_of(task), [row], first, prepared, {})
+        for i, names in enumerate(pieces):
+            _gomlx.eval_or_drop(parts, [gradients[name] for name in names], more)
+            if i == 0:
+                check_finite(task.step, parts.tolist(), [row])
+            take(gradients, i)
+        return parts.tolist(), {name: one.tolist() for name, one in more.items()}
+
+    def _graph(self, task, exact, rows, first, prepared, sums):
+        """(parts of the loss, what else is known, gradients), none of them computed yet."""
+        self.forward.draw = task.draw
+        scaled = functools.partial(self._scaled, rows=rows, first=first, prepared=prepared, total=task.total, sums=sums)
+        (_, parts, more), gradients = mx.value_and_grad(scaled)(exact)
+        return parts, more, gradients
+
     def _scaled(self, parameters, rows, first, prepared, total, sums):
         parts, known = self.objective.parts(parameters, rows, first, prepared, sums)
         return parts.sum() / total, parts, known
+
+
+def exact_of(task: Task) -> dict[str, mx.array]:
+    """Parameters in float32, as are sums of gradients."""
+    return {name: one.astype(mx.float32) for name, one in task.parameters.items()}
 
 
 def objective(name: str, forward: losses.Forward, model: Model, teacher: Model | StoredTeacher | None,

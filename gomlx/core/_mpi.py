@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from gomlx.core import _watch
@@ -34,6 +35,12 @@ class Messages:
         for one in requests:
             if one != self._mpi.REQUEST_NULL:
                 one.Cancel()
+
+    def numbers(self) -> int:
+        return 0                                # communicators are told apart by MPI
+
+    def split(self, number: int, color: int, key: int, ranks: Sequence[int]) -> Messages:
+        return Messages(self._mpi, self.comm.Split(color, key))
 
 
 def parts(data):
@@ -76,9 +83,7 @@ def finish(mpi: Any, watch: _watch.Watch, rank: int, size: int, process: int) ->
     one of them has failed. A process that was forked off has no end of its own."""
     if os.getpid() != process:
         return
-    watch.report(rank, _watch.LEFT)
-    while watch.peers() and not watch.is_over(rank, size):
-        time.sleep(0.002)
+    watch.leave(rank, size)
     if watch.all_left() and not mpi.Is_finalized():
         mpi.Finalize()
 
@@ -138,19 +143,3 @@ def _addresses():
     except OSError:
         found = []
     return [one for one in [*found, name] if not str(one).startswith("127.")][:8]
-
-
-def split(mpi_link: Link, color: int, key: int) -> tuple[Link | None, list[int]]:
-    """(the link to those with the same color, or None for one alone; their ranks in the group that is split)."""
-    import numpy as np  # groups of one process do without it
-    mine, found = np.array([color, key], "i8"), np.empty((mpi_link.size, 2), "i8")
-    mpi_link.run("all_gather", -1, "int64", (2,), memoryview(mine).cast("B"), memoryview(found).cast("B"))
-    members = sorted((int(found[rank, 1]), rank) for rank in range(mpi_link.size) if found[rank, 0] == color)
-    ranks = [rank for _, rank in members]
-    carrier: Any = mpi_link.carrier
-    with mpi_link.lock:
-        comm = carrier.comm.Split(color, key)
-    if len(ranks) == 1:
-        return None, ranks
-    return Link(Messages(carrier._mpi, comm), ranks.index(mpi_link.rank), [mpi_link.ranks[rank] for rank in ranks],
-                mpi_link._watch, mpi_link.timeout), ranks

@@ -59,6 +59,12 @@ class Watch:
         """How many connections there are."""
         return len(self._open)
 
+    def leave(self, rank: int, size: int) -> None:
+        """Says that this program is at its end, and waits for that of the others, who may hear of each other by it."""
+        self.report(rank, LEFT)
+        while self.peers() and not self.is_over(rank, size):
+            time.sleep(0.002)
+
     def all_left(self) -> bool:
         """Whether nobody has failed."""
         with self._lock:

@@ -227,6 +227,18 @@ static gm_device_result cuda_settle(gm_device_state *d) {
     return cuda_fails(d, error, "what was running");
 }
 
+static gm_device_result cuda_lend(gm_device_state *d, void **line) {
+    *line = d->stream;
+    return cuda_enter(d, "work of another library");
+}
+static gm_device_result cuda_idle(gm_device_state *d) {
+    const gm_device_result result = cuda_enter(d, "waiting");
+    if (result != DEVICE_OK) return result;
+    const int error = d->driver->stream_query(d->stream);
+    cuda_leave(d);
+    return error == DRIVER_NOT_READY ? DEVICE_AGAIN : cuda_fails(d, error, "what was running");
+}
+
 extern const gm_contracts contracts_cuda;
 const gm_device_calls device_cuda = {
     .kind = "cuda",
@@ -248,5 +260,8 @@ const gm_device_calls device_cuda = {
     .mark = cuda_mark,
     .wait = cuda_wait,
     .settle = cuda_settle,
+    .lend = cuda_lend,
+    .take_back = cuda_leave,
+    .idle = cuda_idle,
     .why = cuda_why,
 };

@@ -70,6 +70,7 @@ typedef struct {
     F(copy, "cuMemcpyAsync", (driver_pointer to, driver_pointer from, size_t bytes, driver_stream *stream))            \
     F(stream_create, "cuStreamCreate", (driver_stream * *stream, unsigned flags))                                      \
     F(stream_destroy, "cuStreamDestroy_v2", (driver_stream * stream))                                                  \
+    F(stream_query, "cuStreamQuery", (driver_stream * stream))                                                         \
     F(event_create, "cuEventCreate", (driver_event * *event, unsigned flags))                                          \
     F(event_destroy, "cuEventDestroy_v2", (driver_event * event))                                                      \
     F(event_record, "cuEventRecord", (driver_event * event, driver_stream * stream))                                   \

@@ -1,14 +1,19 @@
-"""gomlx.core.distributed over several processes, which MPI starts, and over one."""
+"""gomlx.core.distributed over several processes, which MPI or torchrun starts, and over one."""
 import ctypes.util
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 
 import mpi_programs
 import pytest
 from mpi_programs import MPICH, needs_mpi
 from places import ROOT
+from rank_programs import environment as rank_environment
+from rank_programs import free_port, ranked
 
 import gomlx.core as mx
 from gomlx import cli
@@ -93,6 +98,60 @@ def test_a_launcher_of_another_mpi():
                            "import gomlx.core as mx; mx.distributed.init()"], cwd=ROOT, text=True,
                           env=os.environ | {"MPI4PY_MPIABI": "openmpi"}, capture_output=True, timeout=60, check=False)
     assert "the launcher started 2 processes" in said.stdout + said.stderr
+
+
+# ---- in torchrun's environment, over TCP ----
+
+def test_processes_of_torchrun():
+    assert ranked(3, PROGRAM, "gradients") == dict.fromkeys(range(3), "done")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["sizes", "groups", "layers"])
+def test_torchrun_sums(case):
+    assert ranked(3, PROGRAM, case) == dict.fromkeys(range(3), "done")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case, words", [
+    ("shape", r"rank 1 is at all_sum of float32\[3\], rank 0 at all_sum of float32\[2\]"),
+    ("killed", "rank 1 is lost, its process has ended"), ("left", "rank 1 is lost, its program has come to its end"),
+    ("late", "waited 2 s in all_sum.* for rank 1"),
+    ("received", r"rank 1 expects float32\[4\] of rank 0, which sends float32\[3\]")])
+def test_torchrun_failures_are_told_to_all(case, words):
+    found = ranked(3, PROGRAM, case)
+    for rank in {0, 2} if case in ("killed", "left") else {0, 1, 2}:
+        assert re.match(f"error .*{words}", found[rank]) and found[rank].endswith("|"), found
+
+
+@pytest.mark.parametrize("more, words", [
+    ({"MASTER_PORT": "many"}, "are expected to be numbers"), ({"RANK": "2"}, "RANK 2 of WORLD_SIZE 2"),
+    ({"GOMLX_DISTRIBUTED_TIMEOUT": "0.2"}, "rank 1 has not come to rank 0")])
+def test_torchrun_environments_that_are_wrong(more, words):
+    said = subprocess.run([sys.executable, "-P", "-c", "import gomlx.core as mx; mx.distributed.init()"], cwd=ROOT,
+                          env=rank_environment(0, 2, free_port()) | more, capture_output=True, text=True, check=False)
+    assert said.returncode and words in said.stderr
+
+
+def test_another_version_is_refused():
+    """Rank 1 is a program that says to be of another version."""
+    port = free_port()
+    said = subprocess.Popen([sys.executable, "-P", "-c", "import gomlx.core as mx; mx.distributed.init()"], cwd=ROOT,
+                            env=rank_environment(0, 2, port), stderr=subprocess.PIPE, text=True)
+    with connected(port) as peer:
+        peer.sendall(json.dumps({"rank": 1, "version": "0.0", "port": 1}).encode().ljust(1024))
+        assert "rank 1 has gomlx 0.0, rank 0 " in said.communicate(timeout=60)[1]
+
+
+def connected(port):
+    """To a program that may not listen yet."""
+    until = time.monotonic() + 30
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.02)
 
 
 def test_mpi4py_is_asked_for(monkeypatch):

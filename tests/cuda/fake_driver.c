@@ -387,6 +387,15 @@ EXPORT int cuStreamDestroy_v2(void *stream) {
     (void)stream;
     return SUCCESS;
 }
+EXPORT int cuStreamQuery(void *stream) {
+    (void)stream;
+    if (!in_context())
+        return NO_CONTEXT;
+    pthread_mutex_lock(&line.lock);
+    const uint64_t all = line.asked;
+    pthread_mutex_unlock(&line.lock);
+    return is_lost ? ILLEGAL : has_run(all, false) ? SUCCESS : NOT_READY;
+}
 EXPORT int cuEventCreate(event **out, unsigned flags) {
     static event all[4096]; /* never given back */
     static atomic_int count;

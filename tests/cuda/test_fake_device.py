@@ -45,6 +45,23 @@ def test_the_suite_on_the_device(tests):
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
+def test_exchanges_where_no_line_is_lent(run):
+    """On the processor, which is counted; the result goes back."""
+    run("""
+        from gomlx import _gomlx
+        seen = []
+
+        def carry(kind, group, peer, dtype, shape, x, out, line):
+            seen.append((dtype, shape, line))
+            out[:] = bytes(x)[::-1]
+
+        _gomlx._set_carrier(carry)
+        x = mx.contiguous(mx.array([1, 2, 3], mx.uint8) + mx.array(0, mx.uint8))
+        assert (_gomlx._exchange(x, 0, 0, -1, 0, mx.uint8, (3,), True) + mx.array(1, mx.uint8)).tolist() == [4, 3, 2]
+        assert seen == [("uint8", (3,), None)] and mx.device_info()["fallbacks"] == {"exchange": 1}
+    """)
+
+
 def test_devices_and_streams(run):
     run("""
         assert mx.default_device() == mx.Device(mx.gpu, 0) and mx.device_count(mx.gpu) == 2

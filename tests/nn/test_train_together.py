@@ -13,7 +13,7 @@ from places import ROOT
 from training_ranks import DATA, PAIRS, ROWS, options, said_of
 
 import gomlx
-from gomlx._training import teams
+from gomlx._training import identity, steps, teams
 
 PROGRAM = os.path.join(ROOT, "tests", "support", "training_ranks.py")
 
@@ -129,6 +129,30 @@ def test_the_command(model, tmp_path):
     assert os.path.exists(tmp_path / "run" / "adapter")
 
 
+def test_what_is_there_is_sent_before_the_rest_is_computed():
+    """Of each row the last layers' numbers, then those before them; a rank's zeros stand for what it could not give."""
+    sizes = {f"layer{i}": (3, i + 1) for i in range(9)}
+    task = types.SimpleNamespace(parameters={name: training_ranks.mx.zeros(shape) for name, shape in sizes.items()},
+                                 rows=[0, 1])
+    pieces = teams.pieces_of(task)
+    assert [name for names, _, _ in pieces[::-1] for name in names] == list(sizes) and len(pieces) == 4
+    assert [begin for _, begin, _ in pieces] == [end for _, _, end in pieces[1:]] + [0] and pieces[0][2] == 135
+    told = []
+
+    def row_gradients(task, row, first, ready, names, take):
+        for i, these in enumerate(names):
+            told.append(f"computed {row} {i}")
+            take({name: training_ranks.mx.full(sizes[name], row + 1.0) for name in these}, i)
+        return [0.5], {}
+
+    work = types.SimpleNamespace(row_gradients=row_gradients)
+    made, values, _ = teams.by_row(work, task, [0, 1], 0, None,
+                                   lambda row, begin, end: told.append(f"sent {begin} {end}"))
+    assert told == [one for row in range(2) for i, (_, begin, end) in enumerate(pieces)
+                    for one in (f"computed {row} {i}", f"sent {begin} {end}")]
+    assert values == [0.5, 0.5] and made.shape == (2, 135) and (made == [[1.0], [2.0]]).all()
+
+
 def test_what_is_trained_together(model):
     with pytest.raises(NotImplementedError, match="lm_head.weight is trained as a whole, which several processes do"):
         teams.check_shareable(types.SimpleNamespace(adapter=types.SimpleNamespace(full={"lm_head.weight": None})))
@@ -213,6 +237,19 @@ def test_errors_of_workers_name_the_rows(model, monkeypatch):
               for layer, term in model.apply_lora().terms.items()}
     run = gomlx.train(model, ROWS, ray=gomlx.ScalingOptions(workers=2), **options(lora=gomlx.Adapter(broken)))
     with pytest.raises(gomlx.Error, match=r"step 1: the loss is nan; its rows: row \d+ \(worker 0\)$"):
+        next(run)
+
+
+@pytest.mark.parametrize("name, words", [
+    ("instruction set", r"its instruction set is \w+, the driver's other"),
+    ("gomlx", r"its gomlx is [\d.]+.*, the driver's other"),
+    ("model (hidden_size)", r"its model \(hidden_size\) is \d+, the driver's other"),
+    ("model (weights)", r"its model \(weights\) is [\da-f]{64}, the driver's other")])
+def test_workers_that_are_not_like_the_driver(model, name, words, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    monkeypatch.setattr(steps, "identity_of", lambda of: identity.identity_of(of) | {name: "other"})
+    run = gomlx.train(model, ROWS, ray=gomlx.ScalingOptions(workers=2), **options())
+    with pytest.raises(gomlx.Error, match=rf"train: a worker is not what the driver is: {words} \(worker 0\)$"):
         next(run)
 
 

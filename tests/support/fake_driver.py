@@ -77,6 +77,12 @@ def build_fake_blaslt(*flags):
     return shared_library("tests/cuda/fake_blaslt.c", [], *compiler_of("CC", "gcc"), flags=flags)
 
 
+@functools.cache
+def build_fake_nccl():
+    """The library in NCCL's place, for the fake driver."""
+    return shared_library("tests/cuda/fake_nccl.c", [], *compiler_of("CC", "gcc"))
+
+
 def write_kernels(path, architectures=("sm_90a",)):
     """A file of kernels with nothing in it: those of the fake driver are its own."""
     build = load_build()

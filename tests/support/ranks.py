@@ -1,4 +1,4 @@
-"""What tests/core/test_distributed.py runs in several processes: `ranks.py CASE`. Each prints "rank: done", or its
+"""What tests/core/test_distributed.py runs in several processes: `ranks.py CASE,CASE`. Each prints "rank: done", or its
 error."""
 import functools
 import os
@@ -9,11 +9,14 @@ import time
 import numpy as np
 
 import gomlx.core as mx
-from gomlx import nn
+from gomlx import _gomlx, nn
 
 DTYPES = ("bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
           "float32", "float64", "complex64")
 d = mx.distributed
+ON_GPU = os.environ.get("RANKS_BACKEND") == "nccl"
+if ON_GPU:
+    DTYPES = tuple(one for one in DTYPES if one != "float64")
 
 
 def values(rank, shape, dtype):
@@ -29,6 +32,9 @@ def values(rank, shape, dtype):
 
 
 def bits(x):
+    """Of a GPU's results one NaN stands for all: which bits it has is each processor's own."""
+    if ON_GPU and mx.issubdtype(x.dtype, mx.inexact):
+        x = mx.where(mx.isnan(x), mx.array(float("nan"), x.dtype), x)
     flat = mx.contiguous(x.reshape(-1))
     return bytes(memoryview(flat.view(mx.uint8) if x.dtype != mx.bool_ else flat.astype(mx.uint8)))
 
@@ -157,6 +163,48 @@ def left(rank, size):
         mx.eval(d.all_sum(mx.ones(2)))
 
 
+def hangs(rank, size):
+    """The carrier of one rank moves nothing; all of them wait two seconds."""
+    d._links[0].timeout = 2.0
+    mx.eval(d.all_sum(mx.ones(2)))
+
+
+def stalls(rank, size):
+    """Rank 1 agrees, and then sends nothing: the GPUs of the others are in the middle of the sum."""
+    link = d._links[0]
+    link.timeout = 2.0
+
+    def move(*_):
+        while not link._watch.failures:
+            time.sleep(0.01)
+        raise RuntimeError("it has sent nothing")
+
+    if rank == 1:
+        link.devices.move = move
+    mx.eval(d.all_sum(mx.ones(2)))
+
+
+def dies(rank, size):
+    """Rank 1 agrees, and is killed before it sends."""
+    if rank == 1:
+        d._links[0].devices.move = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    mx.eval(d.all_sum(mx.ones(2)))
+
+
+def elsewhere(rank, size):
+    """On a GPU that is not the group's, and on the processor."""
+    assert d.all_sum(mx.ones(2), stream=mx.cpu).tolist() == [size, size]
+    mx.eval(d.all_sum(mx.ones(2), stream=mx.Device(mx.gpu, (rank + 1) % size)))
+
+
+def averages(rank, size):
+    """What came from a GPU's sum is there still, and no operation has fallen back to the processor."""
+    tree = {"a": mx.ones((300,)) * rank, "b": [mx.full((2, 2), rank + 1.0)]}
+    got = nn.utils.average_gradients(tree)
+    assert got["a"].tolist() == [(size - 1) / 2] * 300 and got["b"][0].tolist() == [[(size + 1) / 2] * 2] * 2
+    assert mx.default_device() == mx.Device(mx.gpu, rank) and not _gomlx._fallbacks()
+
+
 def late(rank, size):
     """The others wait for rank 1 two seconds, not those in which all of them begin."""
     link = d._links[0]
@@ -175,9 +223,14 @@ def received(rank, size):
 
 
 if __name__ == "__main__":
-    group = d.init(strict=True)
     try:
-        globals()[sys.argv[1]](group.rank(), group.size())
+        group = d.init(strict=True, backend=os.environ.get("RANKS_BACKEND", "any"))
+    except RuntimeError as error:
+        print(f"{os.environ.get('RANK')}: error {error}\n", end="", flush=True)
+        raise SystemExit(1) from None
+    try:
+        for case in sys.argv[1].split(","):
+            globals()[case](group.rank(), group.size())
         said = "done"
     except RuntimeError as error:
         said = f"error {error}"

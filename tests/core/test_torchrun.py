@@ -1,0 +1,127 @@
+"""The connections of processes that torchrun's environment describes, with the collectives over them."""
+import concurrent.futures
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from gomlx.core import _torchrun, _watch
+from gomlx.core._collectives import Link
+from gomlx.core._flows import Flow
+
+PROGRAM = r'''
+import os, signal, sys
+import numpy as np
+from gomlx.core import _torchrun
+case = sys.argv[1]
+link = _torchrun.world("1", float(sys.argv[2]), *_torchrun.place())
+def total(n, dtype="float32"):
+    x = (np.random.default_rng(link.rank).standard_normal(n) * 100).astype(dtype)
+    out = np.empty_like(x)
+    link.run("all_sum", -1, dtype, x.shape, memoryview(x).cast("B") if n else b"",
+             memoryview(out).cast("B") if n else bytearray())
+    want = np.zeros(0, dtype)
+    for rank in range(link.size):
+        one = (np.random.default_rng(rank).standard_normal(n) * 100).astype(dtype)
+        want = one if rank == 0 else want + one
+    assert out.tobytes() == want.tobytes(), (n, dtype)
+try:
+    if case == "sums":
+        for dtype in ("float32", "float16", "int32", "int8", "float64"):
+            for n in (0, 1, 7, 100003):
+                total(n, dtype)
+    else:
+        total(5)
+        if case == "killed" and link.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        total(4 if case == "shape" and link.rank == 1 else 3)
+    link.gather("the end", b"")
+    print("done")
+except RuntimeError as error:
+    print("error", error)
+'''
+
+
+def launched(n, case, ranks=None, timeout=20):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    running = [subprocess.Popen([sys.executable, "-c", PROGRAM, case, str(timeout)], text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, env=os.environ | {
+                                    "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n),
+                                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+               for rank in ranks or range(n)]
+    return [(one.communicate(timeout=60)[0].strip(), one.returncode) for one in running]
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_sums_are_in_the_order_of_ranks(n):
+    assert launched(n, "sums") == [("done", 0)] * n
+
+
+def test_another_shape_is_told_to_all():
+    for said, _ in launched(3, "shape"):
+        assert re.search(r"rank 1 is at all_sum of float32\[4\], rank 0 at all_sum of float32\[3\]", said), said
+
+
+def test_a_dead_rank_is_named():
+    found = launched(3, "killed")
+    assert found[1][1] == -signal.SIGKILL
+    for said, _ in (found[0], found[2]):
+        assert "rank 1 is lost, its process has ended" in said, said
+
+
+def test_a_rank_that_does_not_come_is_named():
+    said = launched(2, "sums", ranks=[0], timeout=0.5)[0][0]
+    assert "RuntimeError: distributed: rank 0: rank 1 has not come to rank 0" in said
+
+
+def test_messages_keep_their_length():
+    request = _torchrun._Request(memoryview(np.zeros(3, "u1")))
+    with pytest.raises(RuntimeError, match="4 bytes came, expected 3"):
+        _torchrun._fits(4, request)
+
+
+def test_torchrun_has_the_port_itself(monkeypatch):
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "host"),
+                        ("MASTER_PORT", "29500"), ("TORCHELASTIC_USE_AGENT_STORE", "True")):
+        monkeypatch.setenv(name, value)
+    assert _torchrun.place() == (1, 2, "host", 29501)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
+    assert _torchrun.place() == (1, 2, "host", 29500)
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(ValueError, match="RANK 2 of WORLD_SIZE 2"):
+        _torchrun.place()
+
+
+def test_a_flow_moves_while_nobody_waits():
+    """Two ranks in one process: what is given arrives in the expected places, in their order, before the end."""
+    pair = connected_pair()
+    watch = _watch.Watch()
+    links = [Link(_torchrun.Messages({1 - rank: pair[rank]}), rank, range(2), watch, 30.0) for rank in range(2)]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        flows = list(pool.map(lambda link: Flow(link, "rows"), links))
+        places = [[np.zeros(n, "u1") for n in (3, 0, 1 << 20)] for _ in range(2)]
+        for rank, flow in enumerate(flows):
+            for place in places[rank]:
+                flow.expect(1 - rank, place.data if place.size else bytearray())
+            for place in places[rank]:
+                data = np.full(place.size, rank + 1, "u1")
+                flow.give(1 - rank, data.data if data.size else b"")
+        until = time.monotonic() + 30
+        while not all((place == 2 - rank).all() for rank in range(2) for place in places[rank]):
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        list(pool.map(Flow.finish, flows))
+        assert [one.result() for one in [pool.submit(link.gather, "end", b"x") for link in links]] == [[b"x"] * 2] * 2
+
+
+def connected_pair():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        first = socket.create_connection(listening.getsockname())
+        return first, listening.accept()[0]
