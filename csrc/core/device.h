@@ -52,7 +52,7 @@ gm_status device_copy(int number, void *to, const void *from, size_t bytes);
 gm_status device_await(int number); /* until what was asked for before is done */
 void *device_pinned(const device *d, size_t bytes);
 void device_unpin(const device *d, void *memory);
-gm_status device_launch(const device *d, gm_kernel fn, const void *args, int64_t n);
+gm_status device_launch(const device *d, const gm_device_launch *launches, int64_t n);
 /* Launches that have all run before, to be begun with one call. NULL with GM_OK: the device begins them one by one. */
 gm_status device_capture(const device *d, const gm_device_launch *launches, int64_t n, gm_device_graph **out);
 gm_status device_replay(const device *d, gm_device_graph *graph);

@@ -48,15 +48,18 @@ static gm_status await_runs(gm_queue *q, int left, int64_t deadline_ns) {
     return GM_OK;
 }
 
+static gm_device_launch launch_of(const launch *l) { return (gm_device_launch){l->fn, l->args, l->n}; }
+
 static gm_status issue_run(gm_queue *q) {
     GM_TRY(staging_send(q));
     if (!q->marks[0])
         q->run_begun = clock_ns();
-    for (int64_t i = 0; i < q->run_launches && q->issued < q->count; i++) {
-        const launch *l = &q->launches[q->issued];
-        GM_TRY(device_launch(q->device, l->fn, l->args, l->n));
-        q->issued++;
-    }
+    gm_device_launch launches[MOST_LAUNCHES];
+    int64_t n = q->count - q->issued < q->run_launches ? q->count - q->issued : q->run_launches;
+    for (int64_t i = 0; i < n; i++)
+        launches[i] = launch_of(&q->launches[q->issued + i]);
+    GM_TRY(device_launch(q->device, launches, n));
+    q->issued += n;
     q->marks[1] = q->marks[0];
     q->marked[1] = q->marked[0];
     q->marked[0] = q->issued;
@@ -77,7 +80,7 @@ static gm_status capture(gm_queue *q) {
     if (!launches)
         return error_code();
     for (int64_t i = 0; i < q->count; i++)
-        launches[i] = (gm_device_launch){q->launches[i].fn, q->launches[i].args, q->launches[i].n};
+        launches[i] = launch_of(&q->launches[i]);
     const gm_status status = device_capture(q->device, launches, q->count, &q->graph);
     memory_free(launches);
     if (status == GM_OK)

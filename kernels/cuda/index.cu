@@ -70,26 +70,31 @@ KERNEL(gm_take_4, cuda_index_args, CUDA_THREADS) { take_items<uint32_t>(a); }
 KERNEL(gm_take_8, cuda_index_args, CUDA_THREADS) { take_items<uint64_t>(a); }
 KERNEL(gm_take_16, cuda_index_args, CUDA_THREADS) { take_items<pack<uint32_t, 4>>(a); }
 
-/* Long rows of groups of 16 bytes, of which a warp takes WARP * TAKE_AHEAD side by side: one position for all of them.
- */
+/* Long rows of groups of 16 bytes, of which a warp takes TAKE_TURNS times WARP * TAKE_AHEAD side by side: one position,
+ * which is waited for, serves all of them. */
 #define TAKE_AHEAD 4
+#define TAKE_TURNS 4
 KERNEL(gm_take_rows, cuda_index_args, CUDA_THREADS) {
     typedef pack<uint32_t, 4> group;
     const int64_t warp = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP;
-    const int64_t parts = (a.run + WARP * TAKE_AHEAD - 1) / (WARP * TAKE_AHEAD), row = quotient(warp, parts);
+    constexpr int64_t STEP = WARP * TAKE_AHEAD, PART = STEP * TAKE_TURNS;
+    const int64_t parts = (a.run + PART - 1) / PART, row = quotient(warp, parts);
     if (row >= a.lead.count * a.count) return;
     const int64_t lead = quotient(row, a.count), i = row - lead * a.count;
-    const int64_t first = (warp - row * parts) * (WARP * TAKE_AHEAD) + thread_index() % WARP;
+    const int64_t begin = (warp - row * parts) * PART, end = begin + PART < a.run ? begin + PART : a.run;
     const lead_offsets o = lead_of(a, lead);
     const int64_t at = position_of(a, index_of(a, o.index + i * a.index_step));
     const group *in = (const group *)a.in + o.sparse + (at == NOWHERE ? 0 : at);
-    group *out = (group *)a.out + o.dense + i * a.dense_step, value[TAKE_AHEAD];
-    UNROLL for (int v = 0; v < TAKE_AHEAD; v++) {
-        value[v] = group{};
-        if (first + v * WARP < a.run && at != NOWHERE) value[v] = in[first + v * WARP];
+    group *out = (group *)a.out + o.dense + i * a.dense_step;
+    for (int64_t first = begin + thread_index() % WARP; first < end; first += STEP) {
+        group value[TAKE_AHEAD];
+        UNROLL for (int v = 0; v < TAKE_AHEAD; v++) {
+            value[v] = group{};
+            if (first + v * WARP < end && at != NOWHERE) value[v] = in[first + v * WARP];
+        }
+        UNROLL for (int v = 0; v < TAKE_AHEAD; v++)
+            if (first + v * WARP < end) out[first + v * WARP] = value[v];
     }
-    UNROLL for (int v = 0; v < TAKE_AHEAD; v++)
-        if (first + v * WARP < a.run) out[first + v * WARP] = value[v];
 }
 
 /* Keys of a scatter's lists: the position, or the limit. A list is of one lead, or of one column of it. */

@@ -234,16 +234,16 @@ template <int TYPE, int EACH, bool BY_WARPS> DEVICE void rms_norm_row(const cuda
 template <int TYPE, int EACH, bool BY_WARPS> DEVICE void layer_norm_row(const cuda_rows_args &a) {
     norm_row<TYPE, EACH, BY_WARPS, true>(a);
 }
-#define ROWS_OF(name, TYPE, RUN)                                                                                       \
+#define ROWS_OF(name, TYPE, RUN, KERNEL_OF_BLOCK)                                                                      \
     KERNEL(gm_##name##_short, cuda_rows_args, CUDA_THREADS) { RUN<TYPE, CUDA_ROW_SHORT, true>(a); }                    \
-    KERNEL(gm_##name, cuda_rows_args, CUDA_ROW_THREADS) {                                                              \
+    KERNEL_OF_BLOCK(gm_##name, cuda_rows_args, CUDA_ROW_THREADS) {                                                     \
         RUN<TYPE, CUDA_ROW_EACH(sizeof(float_item<TYPE>::raw)), false>(a);                                             \
     }                                                                                                                  \
     KERNEL(gm_##name##_long, cuda_rows_args, CUDA_ROW_THREADS) { RUN<TYPE, CUDA_ROW_LONG, false>(a); }
-#define ROWS(name)                                                                                                     \
-    ROWS_OF(name##_f16, GM_T_F16, name##_row)                                                                          \
-    ROWS_OF(name##_bf16, GM_T_BF16, name##_row)                                                                        \
-    ROWS_OF(name##_f32, GM_T_F32, name##_row)
-ROWS(softmax)
-ROWS(rms_norm)
-ROWS(layer_norm)
+#define ROWS(name, KERNEL_OF_BLOCK) /* that of float32, of which a thread has half as many elements */                 \
+    ROWS_OF(name##_f16, GM_T_F16, name##_row, KERNEL)                                                                  \
+    ROWS_OF(name##_bf16, GM_T_BF16, name##_row, KERNEL)                                                                \
+    ROWS_OF(name##_f32, GM_T_F32, name##_row, KERNEL_OF_BLOCK)
+ROWS(softmax, KERNEL_OF_THREE)
+ROWS(rms_norm, KERNEL)
+ROWS(layer_norm, KERNEL)
