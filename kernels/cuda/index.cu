@@ -70,31 +70,24 @@ KERNEL(gm_take_4, cuda_index_args, CUDA_THREADS) { take_items<uint32_t>(a); }
 KERNEL(gm_take_8, cuda_index_args, CUDA_THREADS) { take_items<uint64_t>(a); }
 KERNEL(gm_take_16, cuda_index_args, CUDA_THREADS) { take_items<pack<uint32_t, 4>>(a); }
 
-/* Long rows of groups of 16 bytes, of which a warp takes TAKE_TURNS times WARP * TAKE_AHEAD side by side: one position,
- * which is waited for, serves all of them. */
-#define TAKE_AHEAD 4
-#define TAKE_TURNS 4
+/* Long rows of groups of 16 bytes, of which a block takes CUDA_THREADS * TAKE_EACH: one position for all of them. */
+#define TAKE_EACH 1
 KERNEL(gm_take_rows, cuda_index_args, CUDA_THREADS) {
     typedef pack<uint32_t, 4> group;
-    const int64_t warp = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP;
-    constexpr int64_t STEP = WARP * TAKE_AHEAD, PART = STEP * TAKE_TURNS;
-    const int64_t parts = (a.run + PART - 1) / PART, row = quotient(warp, parts);
-    if (row >= a.lead.count * a.count) return;
+    constexpr int64_t PART = CUDA_THREADS * TAKE_EACH;
+    const int64_t parts = (a.run + PART - 1) / PART, row = quotient(block_index(), parts);
     const int64_t lead = quotient(row, a.count), i = row - lead * a.count;
-    const int64_t begin = (warp - row * parts) * PART, end = begin + PART < a.run ? begin + PART : a.run;
+    const int64_t first = (block_index() - row * parts) * PART + thread_index();
     const lead_offsets o = lead_of(a, lead);
     const int64_t at = position_of(a, index_of(a, o.index + i * a.index_step));
     const group *in = (const group *)a.in + o.sparse + (at == NOWHERE ? 0 : at);
-    group *out = (group *)a.out + o.dense + i * a.dense_step;
-    for (int64_t first = begin + thread_index() % WARP; first < end; first += STEP) {
-        group value[TAKE_AHEAD];
-        UNROLL for (int v = 0; v < TAKE_AHEAD; v++) {
-            value[v] = group{};
-            if (first + v * WARP < end && at != NOWHERE) value[v] = in[first + v * WARP];
-        }
-        UNROLL for (int v = 0; v < TAKE_AHEAD; v++)
-            if (first + v * WARP < end) out[first + v * WARP] = value[v];
+    group *out = (group *)a.out + o.dense + i * a.dense_step, value[TAKE_EACH];
+    UNROLL for (int v = 0; v < TAKE_EACH; v++) {
+        value[v] = group{};
+        if (first + v * CUDA_THREADS < a.run && at != NOWHERE) value[v] = in[first + v * CUDA_THREADS];
     }
+    UNROLL for (int v = 0; v < TAKE_EACH; v++)
+        if (first + v * CUDA_THREADS < a.run) out[first + v * CUDA_THREADS] = value[v];
 }
 
 /* Keys of a scatter's lists: the position, or the limit. A list is of one lead, or of one column of it. */
@@ -282,7 +275,8 @@ KERNEL_OF_TWO(gm_scatter_move, cuda_index_args, CUDA_SORT_THREADS) {
     uint32_t *next = (uint32_t *)block_memory();
     float *values = (float *)(next + SORT_WARPS * CUDA_SORT_DIGITS);
     uint16_t *keys = (uint16_t *)(values + CUDA_SORT_CHUNK);
-    uint32_t key[EACH], at[EACH];
+    uint32_t key[EACH];
+    chunk_places at;
     const int64_t chunk = block_index();
     const int left = (int)(a.count - chunk * CUDA_SORT_CHUNK < CUDA_SORT_CHUNK ? a.count - chunk * CUDA_SORT_CHUNK
                                                                                : CUDA_SORT_CHUNK);
@@ -320,7 +314,7 @@ KERNEL_OF_TWO(gm_scatter_sums, cuda_index_args, CUDA_SORT_THREADS) {
     SHARED uint32_t starts[CUDA_SORT_DIGITS + 1];
     uint32_t *next = (uint32_t *)block_memory();
     float *values = (float *)(next + SORT_WARPS * CUDA_SORT_DIGITS), value[EACH];
-    uint32_t digit[EACH], at[EACH];
+    chunk_places at;
     const int d = thread_index();
     const uint32_t place = ((uint32_t)block_index() << a.shift) + (uint32_t)d;
     const bool has_place = d < 1 << a.shift && place < a.limit;
@@ -333,11 +327,13 @@ KERNEL_OF_TWO(gm_scatter_sums, cuda_index_args, CUDA_SORT_THREADS) {
     const uint32_t count = a.totals[block_index()];
     for (uint32_t done = 0; done < count; done += CUDA_SORT_CHUNK) {
         const uint32_t left = count - done < CUDA_SORT_CHUNK ? count - done : CUDA_SORT_CHUNK;
+        uint32_t digits[EACH / 4] = {}; /* four to a register */
         UNROLL for (int e = 0; e < EACH; e++) {
             const uint32_t i = (uint32_t)sort_place(0, e);
-            digit[e] = i < left ? in_keys[done + i] : CUDA_SORT_DIGITS - 1;
+            digits[e / 4] |= (i < left ? in_keys[done + i] : CUDA_SORT_DIGITS - 1) << e % 4 * 8;
         }
-        const uint64_t before = order_chunk([&](int e) { return digit[e]; }, at, next, sums, 0);
+        const auto digit = [&](int e) { return digits[e / 4] >> e % 4 * 8 & (CUDA_SORT_DIGITS - 1); };
+        const uint64_t before = order_chunk(digit, at, next, sums, 0);
         if (d < CUDA_SORT_DIGITS) starts[d] = (uint32_t)before;
         if (d == 0) starts[CUDA_SORT_DIGITS] = left;
         UNROLL for (int e = 0; e < EACH; e++) {
