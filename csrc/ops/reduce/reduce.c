@@ -105,7 +105,8 @@ static void reduce_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
         return;
     }
     case GM_R_LOGSUMEXP:
-        if (x->dtype != GM_COMPLEX64) {
+        /* Within another transform than the gradient it may be for a file, or compile fuses it. */
+        if (x->dtype != GM_COMPLEX64 && trace_depth() <= 1) {
             grad[0] = logsumexp_grad(s, x, y, cot);
             return;
         }
