@@ -34,18 +34,15 @@ template <int TYPE, int EACH, bool ALL_KEPT = EACH != CUDA_ROW_LONG> struct row 
     METHOD bool has(int64_t g, int j) const { return a.lines || g * GROUP + j < a.dim; }
     METHOD group fetch(const raw *from, int64_t g) const {
         if (a.lines) return ((const group *)from)[g];
-        group items = {};
+        group items;
         UNROLL for (int j = 0; j < GROUP; j++)
-            if (has(g, j)) items.at[j] = from[g * GROUP + j];
+            items.at[j] = has(g, j) ? from[g * GROUP + j] : narrow<TYPE>(beyond);
         return items;
     }
     METHOD void load(float (&to)[GROUP], const raw *from, int64_t g) const {
         const group items = fetch(from, g);
         UNROLL for (int j = 0; j < GROUP; j++)
             to[j] = widen<TYPE>(items.at[j]);
-        if (a.lines) return;
-        UNROLL for (int j = 0; j < GROUP; j++)
-            if (!has(g, j)) to[j] = beyond;
     }
     METHOD void store(raw *to, int64_t g, const float (&from)[GROUP]) const {
         if (a.lines) {
