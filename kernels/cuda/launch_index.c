@@ -48,7 +48,7 @@ static void index_params(const gm_index_args *a, cuda_index_args *p) {
     }
 }
 
-#define TAKEN_GROUPS CUDA_THREADS /* of 16 bytes, that a block takes: index.cu */
+#define WARP_GROUPS 128 /* of 16 bytes, that a warp takes: index.cu */
 
 /* Whole lines of 16 bytes, where all that is taken is made of them: then these are the elements. */
 static bool take_lines(const gm_take_args *a, cuda_index_args *p) {
@@ -75,8 +75,9 @@ static void launch_take(const void *args, int64_t begin, int64_t end) {
     index_params(a, &p);
     const cuda_kernel kernel = (cuda_kernel)(CUDA_take_1 + size_index(type_bytes(a->type)));
     const bool lines = take_lines(a, &p);
-    if (lines && p.run >= TAKEN_GROUPS / 2) {
-        cuda_start(CUDA_take_rows, end * blocks_of(p.run, TAKEN_GROUPS), CUDA_THREADS, 0, &p);
+    if (lines && p.run >= WARP_GROUPS) {
+        cuda_start(CUDA_take_rows, blocks_of(end * blocks_of(p.run, WARP_GROUPS), CUDA_THREADS / 32), CUDA_THREADS, 0,
+                   &p);
         return;
     }
     cuda_start(lines ? CUDA_take_16 : kernel, blocks_of(end * p.run, CUDA_THREADS * CUDA_EACH), CUDA_THREADS, 0, &p);
