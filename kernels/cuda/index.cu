@@ -70,24 +70,26 @@ KERNEL(gm_take_4, cuda_index_args, CUDA_THREADS) { take_items<uint32_t>(a); }
 KERNEL(gm_take_8, cuda_index_args, CUDA_THREADS) { take_items<uint64_t>(a); }
 KERNEL(gm_take_16, cuda_index_args, CUDA_THREADS) { take_items<pack<uint32_t, 4>>(a); }
 
-/* Long rows of groups of 16 bytes, of which a block takes CUDA_THREADS * TAKE_EACH: one position for all of them. */
-#define TAKE_EACH 1
+/* Long rows of groups of 16 bytes, of which a warp takes WARP * TAKE_AHEAD side by side: one position for all of them.
+ */
+#define TAKE_AHEAD 4
 KERNEL(gm_take_rows, cuda_index_args, CUDA_THREADS) {
     typedef pack<uint32_t, 4> group;
-    constexpr int64_t PART = CUDA_THREADS * TAKE_EACH;
-    const int64_t parts = (a.run + PART - 1) / PART, row = quotient(block_index(), parts);
+    const int64_t warp = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP;
+    const int64_t parts = (a.run + WARP * TAKE_AHEAD - 1) / (WARP * TAKE_AHEAD), row = quotient(warp, parts);
+    if (row >= a.lead.count * a.count) return;
     const int64_t lead = quotient(row, a.count), i = row - lead * a.count;
-    const int64_t first = (block_index() - row * parts) * PART + thread_index();
+    const int64_t first = (warp - row * parts) * (WARP * TAKE_AHEAD) + thread_index() % WARP;
     const lead_offsets o = lead_of(a, lead);
     const int64_t at = position_of(a, index_of(a, o.index + i * a.index_step));
     const group *in = (const group *)a.in + o.sparse + (at == NOWHERE ? 0 : at);
-    group *out = (group *)a.out + o.dense + i * a.dense_step, value[TAKE_EACH];
-    UNROLL for (int v = 0; v < TAKE_EACH; v++) {
+    group *out = (group *)a.out + o.dense + i * a.dense_step, value[TAKE_AHEAD];
+    UNROLL for (int v = 0; v < TAKE_AHEAD; v++) {
         value[v] = group{};
-        if (first + v * CUDA_THREADS < a.run && at != NOWHERE) value[v] = in[first + v * CUDA_THREADS];
+        if (first + v * WARP < a.run && at != NOWHERE) value[v] = in[first + v * WARP];
     }
-    UNROLL for (int v = 0; v < TAKE_EACH; v++)
-        if (first + v * CUDA_THREADS < a.run) out[first + v * CUDA_THREADS] = value[v];
+    UNROLL for (int v = 0; v < TAKE_AHEAD; v++)
+        if (first + v * WARP < a.run) out[first + v * WARP] = value[v];
 }
 
 /* Keys of a scatter's lists: the position, or the limit. A list is of one lead, or of one column of it. */

@@ -28,21 +28,24 @@ template <int TYPE, int EACH, bool ALL_KEPT = EACH != CUDA_ROW_LONG> struct row 
     float *memory, *shared; /* shared: one for each warp */
     int thread, team;
     int64_t groups;
-    float beyond; /* what is beyond the row's end */
+    float beyond; /* what is beyond the row's end, where all is kept */
     float x[KEPT][GROUP];
 
     METHOD bool has(int64_t g, int j) const { return a.lines || g * GROUP + j < a.dim; }
     METHOD group fetch(const raw *from, int64_t g) const {
         if (a.lines) return ((const group *)from)[g];
-        group items;
+        group items = {};
         UNROLL for (int j = 0; j < GROUP; j++)
-            items.at[j] = has(g, j) ? from[g * GROUP + j] : narrow<TYPE>(beyond);
+            if (has(g, j)) items.at[j] = from[g * GROUP + j];
         return items;
     }
     METHOD void load(float (&to)[GROUP], const raw *from, int64_t g) const {
         const group items = fetch(from, g);
         UNROLL for (int j = 0; j < GROUP; j++)
             to[j] = widen<TYPE>(items.at[j]);
+        if (!ALL_KEPT || a.lines) return;
+        UNROLL for (int j = 0; j < GROUP; j++)
+            if (!has(g, j)) to[j] = beyond;
     }
     METHOD void store(raw *to, int64_t g, const float (&from)[GROUP]) const {
         if (a.lines) {
@@ -119,19 +122,23 @@ DEVICE row<TYPE, EACH> row_of(const cuda_rows_args &a, int64_t index, float *sha
     return r;
 }
 
-/* join(y, f, i): f of what all who work on the row have for y, for the i-th time. */
+/* join(y, f, i): f of what all who work on the row have for y, for the i-th time. Where registers are full of a long
+ * row's elements vf_exp is the faster: more of exp_below_one are on their way at once, which spills. */
 template <int TYPE, class R, class J> DEVICE void softmax_of(const cuda_rows_args &a, R &r, int64_t index, J join) {
     constexpr int GROUP = R::GROUP;
+    const auto exponential = [](float x) { return R::KEEPS_ALL ? exp_below_one(x) : vf_exp(x); };
     float top = -INFINITY, sum = 0;
     r.beyond = -INFINITY;
-    r.read([&](int64_t, float (&x)[GROUP]) {
+    r.read([&](int64_t g, float (&x)[GROUP]) {
         UNROLL for (int j = 0; j < GROUP; j++)
-            top = greater_float(top, x[j]);
+            if (R::KEEPS_ALL || r.has(g, j)) top = greater_float(top, x[j]);
     });
     top = join(top, greater_float, 0);
-    r.each([&](int64_t, float (&x)[GROUP]) {
-        UNROLL for (int j = 0; j < GROUP; j++)
-            sum += x[j] = exp_below_one(x[j] - top);
+    r.each([&](int64_t g, float (&x)[GROUP]) {
+        UNROLL for (int j = 0; j < GROUP; j++) {
+            x[j] = exponential(x[j] - top);
+            if (R::KEEPS_ALL || r.has(g, j)) sum += x[j];
+        }
     });
     sum = join(sum, add_floats, 1);
     const float scale = 1.0f / sum;
@@ -139,7 +146,7 @@ template <int TYPE, class R, class J> DEVICE void softmax_of(const cuda_rows_arg
     r.each([&](int64_t g, float (&x)[GROUP]) {
         float y[GROUP];
         UNROLL for (int j = 0; j < GROUP; j++)
-            y[j] = (r.is_kept(g) ? x[j] : exp_below_one(x[j] - top)) * scale;
+            y[j] = (r.is_kept(g) ? x[j] : exponential(x[j] - top)) * scale;
         r.store(out, g, y);
     });
 }
