@@ -5,7 +5,7 @@
 #include "functions.cuh"
 
 DEVICE float add_floats(float x, float y) { return x + y; }
-DEVICE float greater_float(float x, float y) { return fmaxf(x, y); } /* x is a number */
+DEVICE float greater_float(float x, float y) { return y > x ? y : x; }
 /* e^x of x <= 0, within 4 ulp, and 0 below 2^-126: a third of vf_exp's instructions, which would take as long as the
  * memory. What x * log2(e) loses to rounding is made good after. */
 DEVICE float exp_below_one(float x) {
