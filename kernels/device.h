@@ -58,8 +58,9 @@ typedef struct {
     void (*unpin)(void *memory);
     /* In the line of work, in any direction. Memory of the host stays as it is until the copy is done. */
     gm_device_result (*copy)(gm_device_state *d, void *to, const void *from, size_t bytes);
-    /* fn(args, 0, n), which starts kernels. */
-    gm_device_result (*launch)(gm_device_state *d, gm_kernel fn, const void *args, int64_t n);
+    /* Of each in turn fn(args, 0, n), which starts kernels; what one leaves to be started with later ones is started
+     * before this returns. None is begun after one that fails. */
+    gm_device_result (*launch)(gm_device_state *d, const gm_device_launch *launches, int64_t n);
     /* Launches that are begun together, as often as they are replayed, with what they read in memory then. None of them
      * begins now, and each has run before. NULL in out with DEVICE_OK: they are to be begun one by one, as always where
      * the call itself is NULL. drop waits for nothing: what was begun goes on. */

@@ -264,9 +264,9 @@ void device_unpin(const device *d, void *memory) {
         d->calls->unpin(memory);
 }
 
-gm_status device_launch(const device *d, gm_kernel fn, const void *args, int64_t n) {
+gm_status device_launch(const device *d, const gm_device_launch *launches, int64_t n) {
     gm_device_result result;
-    CALL(d, result, launch(d->state, fn, args, n));
+    CALL(d, result, launch(d->state, launches, n));
     return result == DEVICE_OK ? GM_OK : failed(d, result, "a launch");
 }
 

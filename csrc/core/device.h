@@ -52,12 +52,12 @@ gm_status device_copy(int number, void *to, const void *from, size_t bytes);
 gm_status device_await(int number); /* until what was asked for before is done */
 void *device_pinned(const device *d, size_t bytes);
 void device_unpin(const device *d, void *memory);
-gm_status device_launch(const device *d, gm_kernel fn, const void *args, int64_t n);
 /* fn(args, line) in this thread, which works in the device's line by another library's calls. It may wait for other
  * processes and for Python: no lock is held. */
 typedef void (*device_guest)(const void *args, void *line);
 bool device_can_lend(const device *d);
 gm_status device_lend(const device *d, device_guest fn, const void *args);
+gm_status device_launch(const device *d, const gm_device_launch *launches, int64_t n);
 /* Launches that have all run before, to be begun with one call. NULL with GM_OK: the device begins them one by one. */
 gm_status device_capture(const device *d, const gm_device_launch *launches, int64_t n, gm_device_graph **out);
 gm_status device_replay(const device *d, gm_device_graph *graph);

@@ -48,15 +48,28 @@ static gm_status await_runs(gm_queue *q, int left, int64_t deadline_ns) {
     return GM_OK;
 }
 
+static gm_device_launch launch_of(const launch *l) { return (gm_device_launch){l->fn, l->args, l->n}; }
+
+/* The next launches, with one call: up to a guest, which goes alone. */
+static gm_status issue_some(gm_queue *q, int64_t end) {
+    gm_device_launch launches[MOST_LAUNCHES];
+    const launch *next = &q->launches[q->issued];
+    int64_t n = 0;
+    while (q->issued + n < end && !next[n].guest) {
+        launches[n] = launch_of(&next[n]);
+        n++;
+    }
+    GM_TRY(n ? device_launch(q->device, launches, n) : device_lend(q->device, next->guest, next->args));
+    q->issued += n ? n : 1;
+    return GM_OK;
+}
 static gm_status issue_run(gm_queue *q) {
     GM_TRY(staging_send(q));
     if (!q->marks[0])
         q->run_begun = clock_ns();
-    for (int64_t i = 0; i < q->run_launches && q->issued < q->count; i++) {
-        const launch *l = &q->launches[q->issued];
-        GM_TRY(l->guest ? device_lend(q->device, l->guest, l->args) : device_launch(q->device, l->fn, l->args, l->n));
-        q->issued++;
-    }
+    const int64_t left = q->count - q->issued, end = q->issued + (left < q->run_launches ? left : q->run_launches);
+    while (q->issued < end)
+        GM_TRY(issue_some(q, end));
     q->marks[1] = q->marks[0];
     q->marked[1] = q->marked[0];
     q->marked[0] = q->issued;
@@ -77,7 +90,7 @@ static gm_status capture(gm_queue *q) {
     if (!launches)
         return error_code();
     for (int64_t i = 0; i < q->count; i++)
-        launches[i] = (gm_device_launch){q->launches[i].fn, q->launches[i].args, q->launches[i].n};
+        launches[i] = launch_of(&q->launches[i]);
     const gm_status status = device_capture(q->device, launches, q->count, &q->graph);
     memory_free(launches);
     if (status == GM_OK)

@@ -89,6 +89,22 @@ typedef struct {
 } cuda_fused_args;
 #define CUDA_FUSED_THREADS 128
 
+/* A launch over few elements, whose operands are side by side or (bit k of `one`) one value: several are one kernel, of
+ * one block, which makes one after another. kind, function and types are those of a gm_fused_step. */
+#define CUDA_STEPS 64
+#define CUDA_STEP_ELEMENTS (4 * CUDA_THREADS)
+#define CUDA_STEP_PARAMS 384 /* of the kernel that makes the same alone */
+typedef struct {
+    void *out;
+    const void *in[3];
+    int16_t kind, function, type, out_type;
+    int32_t count, one;
+} cuda_step;
+typedef struct {
+    int32_t n_steps;
+    cuda_step steps[CUDA_STEPS];
+} cuda_steps_args;
+
 typedef struct {
     void *out;
     int32_t type;

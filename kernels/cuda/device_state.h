@@ -4,6 +4,13 @@
 #include <stdatomic.h>
 #include "cuda/module.h"
 
+/* Steps of which the kernel is not started yet: it waits for more of them (start.c). */
+typedef struct {
+    cuda_steps_args steps;
+    cuda_kernel kernel; /* of the first one alone, and what that is given */
+    _Alignas(16) char params[CUDA_STEP_PARAMS];
+} cuda_waiting;
+
 #define MARKS 256
 struct gm_device_state {
     const cuda_driver *driver;
@@ -18,6 +25,7 @@ struct gm_device_state {
     _Atomic uint64_t marks; /* the last one */
     atomic_bool ending, lost;
     cuda_module module;
+    cuda_waiting waiting;
     struct cuda_products *products; /* launch_blaslt.c: NULL until first used */
     char why[DEVICE_WHY];           /* it is lost */
 };
@@ -29,8 +37,8 @@ bool cuda_is_lost(gm_device_state *d);
 /* The context becomes this thread's, until cuda_leave; then it has the one that it had before. */
 gm_device_result cuda_enter(gm_device_state *d, const char *what);
 void cuda_leave(const gm_device_state *d);
-/* Runs a launcher, which starts kernels. */
-gm_device_result cuda_issue(gm_device_state *d, gm_kernel fn, const void *args, int64_t n);
+/* Runs launchers, which start kernels. */
+gm_device_result cuda_issue(gm_device_state *d, const gm_device_launch *launches, int64_t n);
 /* graphs.c */
 gm_device_result cuda_capture(gm_device_state *d, const gm_device_launch *launches, int64_t n, gm_device_graph **out);
 gm_device_result cuda_replay(gm_device_state *d, gm_device_graph *graph);

@@ -19,8 +19,7 @@ gm_device_result cuda_capture(gm_device_state *d, const gm_device_launch *launch
     if (result != DEVICE_OK) return result;
     result = cuda_fails(d, d->driver->capture_begin(d->stream, DRIVER_CAPTURE_THREAD), "a graph");
     if (result == DEVICE_OK) {
-        for (int64_t i = 0; i < n && result == DEVICE_OK; i++)
-            result = cuda_issue(d, launches[i].fn, launches[i].args, launches[i].n);
+        result = cuda_issue(d, launches, n);
         const int error = end_capture(d, result == DEVICE_OK, &prepared);
         if (result == DEVICE_OK) result = cuda_fails(d, error, "a graph");
     }

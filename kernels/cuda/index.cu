@@ -277,7 +277,8 @@ KERNEL_OF_TWO(gm_scatter_move, cuda_index_args, CUDA_SORT_THREADS) {
     uint32_t *next = (uint32_t *)block_memory();
     float *values = (float *)(next + SORT_WARPS * CUDA_SORT_DIGITS);
     uint16_t *keys = (uint16_t *)(values + CUDA_SORT_CHUNK);
-    uint32_t key[EACH], at[EACH];
+    uint32_t key[EACH];
+    chunk_places at;
     const int64_t chunk = block_index();
     const int left = (int)(a.count - chunk * CUDA_SORT_CHUNK < CUDA_SORT_CHUNK ? a.count - chunk * CUDA_SORT_CHUNK
                                                                                : CUDA_SORT_CHUNK);
@@ -315,7 +316,7 @@ KERNEL_OF_TWO(gm_scatter_sums, cuda_index_args, CUDA_SORT_THREADS) {
     SHARED uint32_t starts[CUDA_SORT_DIGITS + 1];
     uint32_t *next = (uint32_t *)block_memory();
     float *values = (float *)(next + SORT_WARPS * CUDA_SORT_DIGITS), value[EACH];
-    uint32_t digit[EACH], at[EACH];
+    chunk_places at;
     const int d = thread_index();
     const uint32_t place = ((uint32_t)block_index() << a.shift) + (uint32_t)d;
     const bool has_place = d < 1 << a.shift && place < a.limit;
@@ -328,11 +329,13 @@ KERNEL_OF_TWO(gm_scatter_sums, cuda_index_args, CUDA_SORT_THREADS) {
     const uint32_t count = a.totals[block_index()];
     for (uint32_t done = 0; done < count; done += CUDA_SORT_CHUNK) {
         const uint32_t left = count - done < CUDA_SORT_CHUNK ? count - done : CUDA_SORT_CHUNK;
+        uint32_t digits[EACH / 4] = {}; /* four to a register */
         UNROLL for (int e = 0; e < EACH; e++) {
             const uint32_t i = (uint32_t)sort_place(0, e);
-            digit[e] = i < left ? in_keys[done + i] : CUDA_SORT_DIGITS - 1;
+            digits[e / 4] |= (i < left ? in_keys[done + i] : CUDA_SORT_DIGITS - 1) << e % 4 * 8;
         }
-        const uint64_t before = order_chunk([&](int e) { return digit[e]; }, at, next, sums, 0);
+        const auto digit = [&](int e) { return digits[e / 4] >> e % 4 * 8 & (CUDA_SORT_DIGITS - 1); };
+        const uint64_t before = order_chunk(digit, at, next, sums, 0);
         if (d < CUDA_SORT_DIGITS) starts[d] = (uint32_t)before;
         if (d == 0) starts[CUDA_SORT_DIGITS] = left;
         UNROLL for (int e = 0; e < EACH; e++) {

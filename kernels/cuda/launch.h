@@ -26,6 +26,9 @@ void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, s
  * cuda_has_wgmma says so. */
 void cuda_start_clusters(cuda_kernel kernel, int64_t blocks, int cluster, int threads, size_t shared,
                          const void *params);
+/* Starts a step with those that come before and after it, or its own kernel `alone`, a block of CUDA_THREADS threads
+ * with so many bytes of parameters, at most CUDA_STEP_PARAMS. */
+void cuda_start_step(const cuda_step *step, cuda_kernel alone, const void *params, size_t bytes);
 /* Whether the device that issues is of sm_90 and its kernels are of sm_90a. */
 bool cuda_has_wgmma(void);
 /* The most that a launch on the device that issues may ask for as `shared`: at least 96 KiB. */

@@ -33,6 +33,33 @@ static bool make_lines(cuda_shape *shape, int64_t each, int operands, const line
     return true;
 }
 
+/* ---- launches over few elements ---- */
+/* Whether a launch can be a step: its kernel is one block, what it walks over is side by side or one value. */
+static bool is_step(const cuda_walk *w, int operands, int type) {
+    if (type == GM_T_C64 || w->outer != 1 || w->shape.count > CUDA_STEP_ELEMENTS) return false;
+    for (int k = 0; k < operands; k++)
+        if (!walk_is_line(w, k) && !walk_is_one(w, k)) return false;
+    return true;
+}
+/* Of elements of which the bits alone matter. */
+static int bits_type(int64_t bytes) {
+    static const int8_t types[] = {GM_T_U8, GM_T_U16, GM_T_U32, GM_T_U64};
+    return types[size_index(bytes)];
+}
+static int32_t which_are_one(const cuda_walk *w, int operands) {
+    int32_t one = 0;
+    for (int k = 0; k < operands; k++) one |= walk_is_one(w, k) << k;
+    return one;
+}
+/* Elements that one thread of a function's kernel takes, as maps.cuh has it. */
+static int64_t function_each(int type) {
+    const int64_t item = type_bytes(type);
+    if (type == GM_T_C64) return 1;
+    return is_float_type(type) ? CUDA_FLOAT_EACH(item) : CUDA_INT_EACH(item);
+}
+/* Which of a function's four kernels: kernels.def. */
+static int function_index(int type) { return type == GM_T_F32 ? 0 : type == GM_T_F16 ? 1 : type == GM_T_BF16 ? 2 : 3; }
+
 /* ---- copies ---- */
 /* One of the dimensions but the last is the one along which `in` is side by side: the copy turns matrices of these two.
  * False where they are too small to gain by it. */
@@ -69,6 +96,12 @@ static cuda_kernel cast_kernel(int out, int in) {
     return CUDA_cast_any;
 }
 
+/* Types between which steps convert as copies do. */
+static bool is_float_or_bool(int type) { return type == GM_T_BOOL || is_float_type(type); }
+static bool converts_in_steps(const gm_copy_args *a) {
+    return is_float_or_bool(a->in_type) && is_float_or_bool(a->out_type);
+}
+
 static void copy_walk(const gm_copy_args *a, const cuda_walk *w, void *out, const void *in) {
     const int64_t out_item = type_bytes(a->out_type), in_item = type_bytes(a->in_type);
     const bool same = a->out_type == a->in_type;
@@ -91,7 +124,19 @@ static void copy_walk(const gm_copy_args *a, const cuda_walk *w, void *out, cons
     if (!same) kernel = p.direct ? cast_kernel(a->out_type, a->in_type) : CUDA_cast_any;
     const bool direct = p.direct && kernel != CUDA_cast_any;
     const int64_t widest = out_item > in_item ? out_item : in_item;
-    cuda_start(kernel, element_blocks(direct, p.shape.count, widest, 2), CUDA_THREADS, 0, &p);
+    const int64_t blocks = element_blocks(direct, p.shape.count, widest, 2);
+    if (blocks > 1 || !is_step(w, 2, a->in_type) || !(same || converts_in_steps(a))) {
+        cuda_start(kernel, blocks, CUDA_THREADS, 0, &p);
+        return;
+    }
+    const cuda_step step = {.out = out,
+                            .in = {in},
+                            .kind = GM_FUSED_CONVERT,
+                            .type = (int16_t)(same ? bits_type(in_item) : a->in_type),
+                            .out_type = (int16_t)(same ? bits_type(in_item) : a->out_type),
+                            .count = (int32_t)w->shape.count,
+                            .one = which_are_one(w, 2) >> 1};
+    cuda_start_step(&step, kernel, &p, sizeof p);
 }
 
 static void launch_copy(const void *args, int64_t begin, int64_t end) {
@@ -146,15 +191,6 @@ static void launch_copy_at(const void *args, int64_t begin, int64_t end) {
 CUDA_CONTRACT_OF(copy_at, a->n_starts)
 
 /* ---- functions of elements ---- */
-/* Elements that one thread of a function's kernel takes, as maps.cuh has it. */
-static int64_t function_each(int type) {
-    const int64_t item = type_bytes(type);
-    if (type == GM_T_C64) return 1;
-    return is_float_type(type) ? CUDA_FLOAT_EACH(item) : CUDA_INT_EACH(item);
-}
-/* Which of a function's four kernels: kernels.def. */
-static int function_index(int type) { return type == GM_T_F32 ? 0 : type == GM_T_F16 ? 1 : type == GM_T_BF16 ? 2 : 3; }
-
 static void launch_unary(const void *args, int64_t begin, int64_t end) {
     const gm_unary_args *a = args;
     cuda_walk w;
@@ -180,7 +216,21 @@ static void launch_unary(const void *args, int64_t begin, int64_t end) {
         const line_operand in = {p.in, &p.steps, item};
         p.direct = !complex && walk_is_line(&w, 0) && is_aligned(p.out, 16) && is_aligned(p.in, 16);
         p.lines = !p.direct && is_aligned(p.out, 16) && make_lines(&p.shape, each, 1, &in);
-        cuda_start(kernel, blocks_of(w.shape.count, CUDA_THREADS * each), CUDA_THREADS, 0, &p);
+        const int64_t blocks = blocks_of(w.shape.count, CUDA_THREADS * each);
+        if (blocks > 1 || !is_step(&w, 1, a->type)) {
+            cuda_start(kernel, blocks, CUDA_THREADS, 0, &p);
+            continue;
+        }
+        const int out_type = gives_bool((int)a->op) ? GM_T_BOOL : a->type;
+        const cuda_step step = {.out = p.out,
+                                .in = {p.in},
+                                .kind = GM_FUSED_UNARY,
+                                .function = (int16_t)a->op,
+                                .type = (int16_t)a->type,
+                                .out_type = (int16_t)out_type,
+                                .count = (int32_t)w.shape.count,
+                                .one = which_are_one(&w, 1)};
+        cuda_start_step(&step, kernel, &p, sizeof p);
     }
 }
 CUDA_CONTRACT(unary)
@@ -216,7 +266,21 @@ static void launch_binary(const void *args, int64_t begin, int64_t end) {
         p.direct = !complex && line_a && line_b && is_aligned(p.out, 16);
         const line_operand in[2] = {{p.a, &p.a_steps, item}, {p.b, &p.b_steps, item}};
         p.lines = !p.direct && is_aligned(p.out, 16) && make_lines(&p.shape, each, 2, in);
-        cuda_start(kernel, blocks_of(w.shape.count, CUDA_THREADS * each), CUDA_THREADS, 0, &p);
+        const int64_t blocks = blocks_of(w.shape.count, CUDA_THREADS * each);
+        if (blocks > 1 || !is_step(&w, 2, a->type)) {
+            cuda_start(kernel, blocks, CUDA_THREADS, 0, &p);
+            continue;
+        }
+        const int out_type = gives_bool_2((int)a->op) ? GM_T_BOOL : a->type;
+        const cuda_step step = {.out = p.out,
+                                .in = {p.a, p.b},
+                                .kind = GM_FUSED_BINARY,
+                                .function = (int16_t)a->op,
+                                .type = (int16_t)a->type,
+                                .out_type = (int16_t)out_type,
+                                .count = (int32_t)w.shape.count,
+                                .one = which_are_one(&w, 2)};
+        cuda_start_step(&step, kernel, &p, sizeof p);
     }
 }
 CUDA_CONTRACT(binary)
@@ -243,13 +307,24 @@ static void launch_select(const void *args, int64_t begin, int64_t end) {
                               w.steps[2]};
         p.direct = is_aligned(p.out, 16) && is_aligned(p.cond, 16) && is_aligned(p.a, 16) && is_aligned(p.b, 16);
         for (int k = 0; k < 3; k++) p.direct = p.direct && walk_is_line(&w, k);
-        cuda_start((cuda_kernel)(CUDA_select_1 + size_index(item)), element_blocks(p.direct, w.shape.count, item, 1),
-                   CUDA_THREADS, 0, &p);
+        const cuda_kernel kernel = (cuda_kernel)(CUDA_select_1 + size_index(item));
+        const int64_t blocks = element_blocks(p.direct, w.shape.count, item, 1);
+        if (blocks > 1 || !is_step(&w, 3, bits_type(item))) {
+            cuda_start(kernel, blocks, CUDA_THREADS, 0, &p);
+            continue;
+        }
+        const cuda_step step = {.out = p.out,
+                                .in = {p.cond, p.a, p.b},
+                                .kind = GM_FUSED_SELECT,
+                                .type = (int16_t)bits_type(item),
+                                .out_type = (int16_t)bits_type(item),
+                                .count = (int32_t)w.shape.count,
+                                .one = which_are_one(&w, 3)};
+        cuda_start_step(&step, kernel, &p, sizeof p);
     }
 }
 CUDA_CONTRACT(select)
 
-static bool is_float_or_bool(int type) { return type == GM_T_BOOL || is_float_type(type); }
 static bool is_float_chain(const gm_fused_args *a) {
     for (int k = 0; k < a->n_inputs; k++)
         if (!is_float_or_bool(a->input_types[k])) return false;

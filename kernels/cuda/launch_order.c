@@ -175,10 +175,11 @@ static bool record_order(gm_recorder *r, cuda_sort_args p, int64_t rows) {
     return r->launch(r, launch_order, &job, sizeof job, rows, 0, 0);
 }
 
-/* Where elements lie while their memory is written: there, or, in long rows whose keys do not give them back, a copy.
- */
+/* Where elements lie while their memory is written: there, or, in long rows whose keys do not give them back, or whose
+ * only pass reads them while it writes, a copy. */
 static const void *kept_elements(gm_recorder *r, const gm_sort_args *a, int64_t n) {
-    if (a->in != a->out || a->indices || a->length <= CUDA_SORT_SHORT || type_bytes(a->type) <= 4) return a->in;
+    const int64_t bytes = type_bytes(a->type);
+    if (a->in != a->out || a->indices || a->length <= CUDA_SORT_SHORT || (bytes > 1 && bytes <= 4)) return a->in;
     int64_t *shape = r->arguments(r, 2 * sizeof *shape);
     void *kept = r->workspace(r, (size_t)(n * a->length * type_bytes(a->type)));
     if (!shape || !kept) return NULL;

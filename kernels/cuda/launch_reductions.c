@@ -5,7 +5,7 @@
 #define SHORT 1024      /* elements of an output that one warp reduces */
 #define PART 65536      /* of a part, where an output is cut; a multiple of what a thread reads at once */
 #define LEAST_PART 4096 /* where there are few outputs */
-#define LEAST_LINES 512 /* of columns */
+#define LEAST_LINES 256 /* of columns */
 #define FILL 1056       /* blocks that keep a large card busy: 8 for each of 132 processors */
 
 typedef struct { int64_t parts, part; } split;

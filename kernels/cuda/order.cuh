@@ -28,31 +28,37 @@ template <class T> DEVICE T sum_before(T own, T *sums, T *total) {
     *total = all;
     return before;
 }
-/* Lanes of a warp whose digit is the same. */
-DEVICE uint32_t lanes_with_digit(uint32_t digit) {
-    uint32_t same = 0xffffffffu;
-    UNROLL for (int bit = 0; bit < 8; bit++) {
-        const uint32_t set = lanes_where(digit >> bit & 1);
-        same &= digit >> bit & 1 ? set : ~set;
-    }
-    return same;
-}
 #define SORT_WARPS (CUDA_SORT_THREADS / WARP)
-/* digit(e): of this thread's e-th element. at[e]: where that is when the chunk is in order. next: room for counts.
+/* Where a thread's elements are in a chunk in order, two to a register. */
+struct chunk_places {
+    uint32_t pair[CUDA_SORT_EACH / 2];
+    METHOD uint32_t operator[](int e) const { return pair[e / 2] >> e % 2 * 16 & 0xffff; }
+    METHOD void set(int e, uint32_t place) { pair[e / 2] = e % 2 ? pair[e / 2] | place << 16 : place; } /* in order */
+    METHOD void move(int e, uint32_t by) { pair[e / 2] += by << e % 2 * 16; }
+};
+/* digit(e): of this thread's e-th element. at[e]: where that is when the chunk is in order. next: room for counts, and
+ * after them for as many masks, which have no use before and after.
  * `above` is of digit d, for thread d of the first CUDA_SORT_DIGITS; that thread gets the sum of `above` of lower
  * digits in the upper half of the result, and where its digit begins in the chunk in the lower. Ends with a barrier. */
 template <class F>
-DEVICE uint64_t order_chunk(F digit, uint32_t (&at)[CUDA_SORT_EACH], uint32_t *next, uint64_t *sums, uint32_t above) {
+DEVICE uint64_t order_chunk(F digit, chunk_places &at, uint32_t *next, uint64_t *sums, uint32_t above) {
     constexpr int EACH = CUDA_SORT_EACH, DIGITS = CUDA_SORT_DIGITS;
     const int warp = thread_index() / WARP, d = thread_index();
-    for (int i = thread_index(); i < SORT_WARPS * DIGITS; i += CUDA_SORT_THREADS) next[i] = 0;
+    uint32_t *counts = next + warp * DIGITS, *masks = counts + SORT_WARPS * DIGITS;
+    const uint32_t lane = 1u << thread_index() % WARP;
+    for (int i = thread_index(); i < 2 * SORT_WARPS * DIGITS; i += CUDA_SORT_THREADS) next[i] = 0;
     barrier();
     UNROLL for (int e = 0; e < EACH; e++) { /* the place among the warp's elements of this digit */
-        const uint32_t d = digit(e), same = lanes_with_digit(d), earlier = same & ((1u << thread_index() % WARP) - 1);
-        const uint32_t before = next[warp * DIGITS + d];
-        at[e] = before + (uint32_t)count_bits(earlier);
+        const uint32_t d = digit(e);
+        set_bits(&masks[d], lane);
         warp_barrier();
-        if (earlier == 0) next[warp * DIGITS + d] = before + (uint32_t)count_bits(same);
+        const uint32_t same = masks[d], earlier = same & (lane - 1), before = counts[d];
+        at.set(e, before + (uint32_t)count_bits(earlier));
+        warp_barrier();
+        if (earlier == 0) {
+            counts[d] = before + (uint32_t)count_bits(same);
+            masks[d] = 0;
+        }
         warp_barrier();
     }
     barrier();
@@ -69,7 +75,7 @@ DEVICE uint64_t order_chunk(F digit, uint32_t (&at)[CUDA_SORT_EACH], uint32_t *n
         for (int w = 0; w < SORT_WARPS; w++) next[w * DIGITS + d] += (uint32_t)before;
     barrier();
     UNROLL for (int e = 0; e < EACH; e++)
-        at[e] += next[warp * DIGITS + digit(e)];
+        at.move(e, next[warp * DIGITS + digit(e)]);
     return before;
 }
 #endif

@@ -102,6 +102,24 @@ KERNEL(gm_fused, cuda_fused_args, CUDA_FUSED_THREADS) {
     store_value(a.out, i, result, a.out_type);
 }
 
+/* Launches over few elements, one after another. */
+KERNEL(gm_steps, cuda_steps_args, CUDA_THREADS) {
+    for (int k = 0; k < a.n_steps; k++) {
+        const cuda_step &own = a.steps[k];
+        const gm_fused_step s = {own.kind, own.function, own.type, own.out_type};
+        for (int i = thread_index(); i < own.count; i += CUDA_THREADS) {
+            const auto operand = [&](int j, int type) { return load_value(own.in[j], own.one >> j & 1 ? 0 : i, type); };
+            value result;
+            if (s.kind == GM_FUSED_UNARY) result = unary_step(s, operand(0, s.type));
+            else if (s.kind == GM_FUSED_BINARY) result = binary_step(s, operand(0, s.type), operand(1, s.type));
+            else if (s.kind == GM_FUSED_SELECT) result = operand(operand(0, GM_T_BOOL).whole() ? 1 : 2, s.type);
+            else result = convert_value(operand(0, s.type), s.type, s.out_type);
+            store_value(own.out, i, result, s.out_type);
+        }
+        barrier();
+    }
+}
+
 /* ---- chains of floats alone: four elements a thread, so that a step is looked up once for all of them ---- */
 #define QUAD 4
 typedef pack<uint32_t, QUAD> quad; /* floats as their types hold them, or truths */

@@ -6,6 +6,14 @@
 
 DEVICE float add_floats(float x, float y) { return x + y; }
 DEVICE float greater_float(float x, float y) { return y > x ? y : x; }
+/* e^x of x <= 0, within 4 ulp, and 0 below 2^-126: a third of vf_exp's instructions, which would take as long as the
+ * memory. What x * log2(e) loses to rounding is made good after. */
+DEVICE float exp_below_one(float x) {
+    const float HIGH = 0x1.715476p+0f, LOW = 0x1.4ae0cp-26f, LN2 = 0x1.62e43p-1f;
+    x = x < -150.0f ? -150.0f : x;
+    const float power = x * HIGH, y = power_of_two(power);
+    return fmaf(y, LN2 * fmaf(x, LOW, fmaf(x, HIGH, -power)), y);
+}
 
 /* One row and those who work on it; EACH: elements that a thread keeps in registers; ALL_KEPT: there are no others,
  * which launchers see to. */
@@ -20,6 +28,7 @@ template <int TYPE, int EACH, bool ALL_KEPT = EACH != CUDA_ROW_LONG> struct row 
     float *memory, *shared; /* shared: one for each warp */
     int thread, team;
     int64_t groups;
+    float beyond; /* what is beyond the row's end, where all is kept */
     float x[KEPT][GROUP];
 
     METHOD bool has(int64_t g, int j) const { return a.lines || g * GROUP + j < a.dim; }
@@ -34,6 +43,9 @@ template <int TYPE, int EACH, bool ALL_KEPT = EACH != CUDA_ROW_LONG> struct row 
         const group items = fetch(from, g);
         UNROLL for (int j = 0; j < GROUP; j++)
             to[j] = widen<TYPE>(items.at[j]);
+        if (!ALL_KEPT || a.lines) return;
+        UNROLL for (int j = 0; j < GROUP; j++)
+            if (!has(g, j)) to[j] = beyond;
     }
     METHOD void store(raw *to, int64_t g, const float (&from)[GROUP]) const {
         if (a.lines) {
@@ -106,22 +118,26 @@ DEVICE row<TYPE, EACH> row_of(const cuda_rows_args &a, int64_t index, float *sha
                          BY_WARPS ? thread_index() % WARP : thread_index(),
                          BY_WARPS ? WARP : thread_count()};
     r.groups = (a.dim + r.GROUP - 1) / r.GROUP;
+    r.beyond = 0;
     return r;
 }
 
-/* join(y, f, i): f of what all who work on the row have for y, for the i-th time. */
+/* join(y, f, i): f of what all who work on the row have for y, for the i-th time. Where registers are full of a long
+ * row's elements vf_exp is the faster: more of exp_below_one are on their way at once, which spills. */
 template <int TYPE, class R, class J> DEVICE void softmax_of(const cuda_rows_args &a, R &r, int64_t index, J join) {
     constexpr int GROUP = R::GROUP;
+    const auto exponential = [](float x) { return R::KEEPS_ALL ? exp_below_one(x) : vf_exp(x); };
     float top = -INFINITY, sum = 0;
+    r.beyond = -INFINITY;
     r.read([&](int64_t g, float (&x)[GROUP]) {
         UNROLL for (int j = 0; j < GROUP; j++)
-            if (r.has(g, j)) top = greater_float(top, x[j]);
+            if (R::KEEPS_ALL || r.has(g, j)) top = greater_float(top, x[j]);
     });
     top = join(top, greater_float, 0);
     r.each([&](int64_t g, float (&x)[GROUP]) {
         UNROLL for (int j = 0; j < GROUP; j++) {
-            x[j] = vf_exp(x[j] - top);
-            if (r.has(g, j)) sum += x[j];
+            x[j] = exponential(x[j] - top);
+            if (R::KEEPS_ALL || r.has(g, j)) sum += x[j];
         }
     });
     sum = join(sum, add_floats, 1);
@@ -130,7 +146,7 @@ template <int TYPE, class R, class J> DEVICE void softmax_of(const cuda_rows_arg
     r.each([&](int64_t g, float (&x)[GROUP]) {
         float y[GROUP];
         UNROLL for (int j = 0; j < GROUP; j++)
-            y[j] = (r.is_kept(g) ? x[j] : vf_exp(x[j] - top)) * scale;
+            y[j] = (r.is_kept(g) ? x[j] : exponential(x[j] - top)) * scale;
         r.store(out, g, y);
     });
 }
@@ -234,16 +250,16 @@ template <int TYPE, int EACH, bool BY_WARPS> DEVICE void rms_norm_row(const cuda
 template <int TYPE, int EACH, bool BY_WARPS> DEVICE void layer_norm_row(const cuda_rows_args &a) {
     norm_row<TYPE, EACH, BY_WARPS, true>(a);
 }
-#define ROWS_OF(name, TYPE, RUN)                                                                                       \
+#define ROWS_OF(name, TYPE, RUN, KERNEL_OF_BLOCK)                                                                      \
     KERNEL(gm_##name##_short, cuda_rows_args, CUDA_THREADS) { RUN<TYPE, CUDA_ROW_SHORT, true>(a); }                    \
-    KERNEL(gm_##name, cuda_rows_args, CUDA_ROW_THREADS) {                                                              \
+    KERNEL_OF_BLOCK(gm_##name, cuda_rows_args, CUDA_ROW_THREADS) {                                                     \
         RUN<TYPE, CUDA_ROW_EACH(sizeof(float_item<TYPE>::raw)), false>(a);                                             \
     }                                                                                                                  \
     KERNEL(gm_##name##_long, cuda_rows_args, CUDA_ROW_THREADS) { RUN<TYPE, CUDA_ROW_LONG, false>(a); }
-#define ROWS(name)                                                                                                     \
-    ROWS_OF(name##_f16, GM_T_F16, name##_row)                                                                          \
-    ROWS_OF(name##_bf16, GM_T_BF16, name##_row)                                                                        \
-    ROWS_OF(name##_f32, GM_T_F32, name##_row)
-ROWS(softmax)
-ROWS(rms_norm)
-ROWS(layer_norm)
+#define ROWS(name, KERNEL_OF_BLOCK) /* that of float32, of which a thread has half as many elements */                 \
+    ROWS_OF(name##_f16, GM_T_F16, name##_row, KERNEL)                                                                  \
+    ROWS_OF(name##_bf16, GM_T_BF16, name##_row, KERNEL)                                                                \
+    ROWS_OF(name##_f32, GM_T_F32, name##_row, KERNEL_OF_BLOCK)
+ROWS(softmax, KERNEL_OF_THREE)
+ROWS(rms_norm, KERNEL)
+ROWS(layer_norm, KERNEL)

@@ -223,7 +223,7 @@ template <class K, bool INDICES> DEVICE void sort_move(const cuda_sort_args &a) 
     const uint32_t total = has_digit ? a.totals[row * DIGITS + d] : 0;
     const uint32_t earlier = has_digit ? a.counts[(row * DIGITS + d) * a.chunks + chunk] : 0;
     K key[EACH];
-    uint32_t at[EACH]; /* in the block's memory */
+    chunk_places at; /* in the block's memory */
     sort_keys(a, row, chunk, key);
     const uint64_t before = order_chunk([&](int e) { return digit_of(key[e], a.shift); }, at, next, sums, total);
     if (has_digit) bases[d] = (uint32_t)(before >> 32) + earlier - (uint32_t)before;

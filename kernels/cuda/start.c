@@ -53,19 +53,9 @@ void cuda_leave(const gm_device_state *d) {
     d->driver->context_pop(&own); /* it was pushed */
 }
 
-gm_device_result cuda_issue(gm_device_state *d, gm_kernel fn, const void *args, int64_t n) {
-    outcome = cuda_enter(d, "a launch");
-    if (outcome != DEVICE_OK) return outcome;
-    issuing = d;
-    fn(args, 0, n);
-    issuing = NULL;
-    cuda_leave(d);
-    return outcome;
-}
-
 /* cluster: blocks that have one another's memory. */
-static void start(cuda_kernel kernel, const int64_t blocks[3], uint32_t cluster, int threads, size_t shared,
-                  const void *params) {
+static void start_now(cuda_kernel kernel, const int64_t blocks[3], uint32_t cluster, int threads, size_t shared,
+                      const void *params) {
     gm_device_state *d = issuing;
     int error;
     if (outcome != DEVICE_OK || blocks[0] == 0 || blocks[1] == 0 || blocks[2] == 0) return;
@@ -89,6 +79,47 @@ static void start(cuda_kernel kernel, const int64_t blocks[3], uint32_t cluster,
     }
     outcome = cuda_fails(d, error, module_kernel_name(kernel));
 }
+
+/* ---- steps over few elements: each alone would be a kernel that takes the host longer than the card ---- */
+static void start_waiting(void) {
+    cuda_waiting *w = &issuing->waiting;
+    const int32_t n = w->steps.n_steps;
+    w->steps.n_steps = 0;
+    if (n == 0) return;
+    if (n == 1) {
+        start_now(w->kernel, (int64_t[]){1, 1, 1}, 1, CUDA_THREADS, 0, w->params);
+        return;
+    }
+    cuda_steps_args steps = w->steps;
+    steps.n_steps = n;
+    start_now(CUDA_steps, (int64_t[]){1, 1, 1}, 1, CUDA_THREADS, 0, &steps);
+}
+void cuda_start_step(const cuda_step *step, cuda_kernel alone, const void *params, size_t bytes) {
+    cuda_waiting *w = &issuing->waiting;
+    if (w->steps.n_steps == CUDA_STEPS) start_waiting();
+    if (w->steps.n_steps == 0) {
+        w->kernel = alone;
+        memcpy(w->params, params, bytes);
+    }
+    w->steps.steps[w->steps.n_steps++] = *step;
+}
+static void start(cuda_kernel kernel, const int64_t blocks[3], uint32_t cluster, int threads, size_t shared,
+                  const void *params) {
+    start_waiting();
+    start_now(kernel, blocks, cluster, threads, shared, params);
+}
+gm_device_result cuda_issue(gm_device_state *d, const gm_device_launch *launches, int64_t n) {
+    outcome = cuda_enter(d, "a launch");
+    if (outcome != DEVICE_OK) return outcome;
+    issuing = d;
+    d->waiting.steps.n_steps = 0;
+    for (int64_t i = 0; i < n && outcome == DEVICE_OK; i++) launches[i].fn(launches[i].args, 0, launches[i].n);
+    start_waiting();
+    issuing = NULL;
+    cuda_leave(d);
+    return outcome;
+}
+
 void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, size_t shared, const void *params) {
     start(kernel, blocks, 1, threads, shared, params);
 }
@@ -105,7 +136,10 @@ bool cuda_has_wgmma(void) { return issuing->wgmma; }
 #define DECLARED 3072
 size_t cuda_block_memory(void) { return (size_t)issuing->block_memory - DECLARED; }
 
-gm_device_state *cuda_issuing(void) { return outcome == DEVICE_OK ? issuing : NULL; }
+gm_device_state *cuda_issuing(void) {
+    start_waiting();
+    return outcome == DEVICE_OK ? issuing : NULL;
+}
 
 /* What the error was for the context, the driver says at its next call. */
 void cuda_library_failed(const char *what, const char *words) {

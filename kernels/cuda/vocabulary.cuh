@@ -44,6 +44,8 @@ DEVICE void wait_for_others() {
 #define KERNEL(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads)
 /* One of which two blocks are to be on a processor at once. */
 #define KERNEL_OF_TWO(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads, 2)
+/* One of which three are: each waits for its memory while others compute. */
+#define KERNEL_OF_THREE(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads, 3)
 /* One that begins ahead: it calls wait_for_others itself, and before that reads only what no kernel writes that
  * may be the one before it. */
 #define KERNEL_AHEAD(name, ARGS, threads)                                                                              \
@@ -106,6 +108,7 @@ DEVICE uint32_t lanes_where(bool yes) { return __ballot_sync(0xffffffffu, yes); 
 DEVICE uint32_t lanes_equal(uint32_t value) { return __match_any_sync(0xffffffffu, value); }
 /* Adds to a count in the block's memory, of which other threads may do the same. */
 DEVICE void count_up(uint32_t *count) { atomicAdd(count, 1u); }
+DEVICE void set_bits(uint32_t *word, uint32_t bits) { atomicOr(word, bits); } /* the same of bits */
 DEVICE int count_bits(uint32_t bits) { return __popc(bits); }
 /* Memory of a block whose size the launch gives, aligned to 16 bytes. */
 extern __shared__ uint4 block_memory_[];

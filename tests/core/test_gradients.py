@@ -5,6 +5,8 @@ A central difference with step h has an error of h**2 times the third derivative
 to.
 """
 
+import io
+
 import numpy as np
 import pytest
 from catalogue import BINARY, REDUCE, UNARY
@@ -151,6 +153,20 @@ def test_product_with_zeros():
     assert gradient([2.0, 3.0, 4.0]) == [12, 8, 6]
     assert gradient([0.0, 3.0, 4.0]) == [12, 0, 0]
     assert gradient([0.0, 0.0, 4.0]) == [0, 0, 0]
+
+
+def test_the_gradient_of_logsumexp_goes_over_its_input_once(tmp_path):
+    """One fused node between the input and the gradient; float16 is rounded after each step."""
+    x = mx.array(np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4))
+    gradient = mx.grad(lambda x: (2 * mx.logsumexp(x, axis=1)).sum())
+    mx.export_to_dot(text := io.StringIO(), gradient(x))
+    assert "SubtractExpMultiply" in text.getvalue()
+    mx.export_function(file := str(tmp_path / "gradient"), gradient, x)          # where it has the parts
+    assert np.array_equal(np.array(mx.import_function(file)(x)[0]), np.array(gradient(x)))
+    for dtype in (mx.float32, mx.float16):
+        y = x.astype(dtype)
+        want = mx.exp(y - mx.logsumexp(y, axis=1, keepdims=True)) * mx.array(2, dtype)
+        assert np.array_equal(np.array(gradient(y)), np.array(want))
 
 
 def test_equals_share_the_gradient_of_an_extreme():

@@ -101,7 +101,7 @@ static size_t workspace_size = 1 << 26, workspace_used;
 static bool run_kept(gm_recorder *r, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain, int flags) {
     (void)r, (void)grain, (void)flags;
     memcpy(arguments_block, args, size);
-    return device_cuda.launch(device, fn, arguments_block, n) == DEVICE_OK;
+    return device_cuda.launch(device, &(gm_device_launch){fn, arguments_block, n}, 1) == DEVICE_OK;
 }
 static void *kept_workspace(gm_recorder *r, size_t bytes) {
     (void)r;

@@ -158,7 +158,7 @@ static inline bool run_device(gm_recorder *r, gm_kernel fn, const void *args, si
     void *kept = host_memory(size);
     (void)r, (void)grain, (void)flags;
     memcpy(kept, args, size);
-    if (device_cuda.launch(device, fn, kept, n) == DEVICE_OK)
+    if (device_cuda.launch(device, &(gm_device_launch){fn, kept, n}, 1) == DEVICE_OK)
         return true;
     printf("a launch failed: %s\n", device_cuda.why(device));
     return false;

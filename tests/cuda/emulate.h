@@ -25,6 +25,7 @@ struct emulated_facts { int threads, bytes; };
     }                                                                                                                  \
     static void name##_thread(const ARGS &a)
 #define KERNEL_OF_TWO KERNEL
+#define KERNEL_OF_THREE KERNEL
 #define KERNEL_AHEAD KERNEL
 #define SHARED static /* blocks come one after another */
 #define UNROLL
@@ -108,6 +109,7 @@ static inline uint32_t lanes_equal(uint32_t value) {
     return mask;
 }
 DEVICE void count_up(uint32_t *count) { ++*count; }
+DEVICE void set_bits(uint32_t *word, uint32_t bits) { *word |= bits; }
 DEVICE int count_bits(uint32_t bits) { return __builtin_popcount(bits); }
 
 DEVICE float float_of_bits(uint32_t bits) {

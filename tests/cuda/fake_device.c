@@ -280,15 +280,17 @@ static gm_device_result copy(gm_device_state *d, void *to, const void *from, siz
     return result;
 }
 
-static gm_device_result launch(gm_device_state *d, gm_kernel fn, const void *args, int64_t n) {
+static gm_device_result launch(gm_device_state *d, const gm_device_launch *launches, int64_t n) {
     pthread_mutex_lock(&lock);
     gm_device_result result = DEVICE_OK;
-    if (is_lost(d))
-        result = DEVICE_LOST;
-    else if (fails(LAUNCH))
-        result = say(DEVICE_FAILED, "the fake device was made to fail at a launch");
-    else
-        ask(d, (work){.fn = fn, .args = args, .n = n});
+    for (int64_t i = 0; i < n && result == DEVICE_OK; i++) {
+        if (is_lost(d))
+            result = DEVICE_LOST;
+        else if (fails(LAUNCH))
+            result = say(DEVICE_FAILED, "the fake device was made to fail at a launch");
+        else
+            ask(d, (work){.fn = launches[i].fn, .args = launches[i].args, .n = launches[i].n});
+    }
     pthread_mutex_unlock(&lock);
     return result;
 }

@@ -43,8 +43,9 @@ static void check_sort(void) {
     for (int c = 0; c < 3 * cases; c++, free_memory()) {
         const int64_t lengths[] = {1, 2, 3, 31, 64, 65, 1000, 2048, 2049, 4096, 5001, 12289};
         const int64_t length = lengths[c % 12], rows = 1 + below(3), n = rows * length;
-        const int type = random_type(true);
-        const bool indices = below(2);
+        const bool bytes = c == 11; /* which have one pass: in place it reads what it writes */
+        const int type = bytes ? GM_T_U8 : random_type(true);
+        const bool indices = !bytes && below(2);
         char what[96];
         operand in = operand_of((size_t)n * 8), out = operand_of((size_t)n * 8);
         fill_random(in.host, n, type, SPECIAL);

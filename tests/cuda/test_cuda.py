@@ -255,6 +255,38 @@ def test_kernels_begin_while_the_one_before_ends(run, tmp_path):
     assert early.split("]]")[0] == late.split("]]")[0]
 
 
+@pytest.mark.slow
+def test_launches_over_few_elements_are_one_kernel(run):
+    """A chain of them is a kernel for each run of launches, with the processor's bits; what is between has its turn."""
+    run("""
+        def work(n, dtype, stream):
+            values = np.random.default_rng(n).integers(0, 9, n)
+            with mx.stream(stream):
+                x, y = mx.array(values).astype(dtype), mx.array(values[::-1].copy()).astype(dtype)
+                a = mx.where(x > y, (x + y) * y, mx.maximum(x, 3)) - x[0] * y
+                b = mx.abs(a)[::-1] + a                  # a step of other order: a kernel of its own between two runs
+                c = (b != y).astype(mx.float16) + mx.square(x).astype(mx.float16)
+                d = mx.concatenate([mx.broadcast_to(y[:1], (n,)), c.astype(dtype)]) * 2
+                return [np.array(one.astype(mx.float32)) for one in (a, b, c, d)]
+
+        for n in (1, 3, 100, 1024, 1025):
+            for dtype in (mx.float32, mx.float16, mx.bfloat16, mx.int32, mx.uint16, mx.int64):
+                for got, want in zip(work(n, dtype, mx.gpu), work(n, dtype, mx.cpu)):
+                    assert np.array_equal(got, want), (n, dtype, got, want)
+
+        def chain(n, times=150):
+            x = y = mx.full((n,), 0.5)
+            mx.eval(x)
+            for _ in range(times):
+                y = (y + x) * x
+            before = fake.fake_count(b"launch")
+            assert y.tolist() == [0.5] * n
+            return fake.fake_count(b"launch") - before
+
+        assert chain(100) < 20 and chain(1024) < 20 and chain(1025) >= 300
+    """)
+
+
 # ---- products by cuBLASLt ----
 BLASLT = """
 blaslt = ctypes.CDLL(os.environ["GOMLX_CUDA_BLASLT"])

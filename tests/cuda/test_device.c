@@ -30,7 +30,7 @@ static gm_device_result launch_result;
 static bool record_launch(gm_recorder *r, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain,
                           int flags) {
     (void)r, (void)size, (void)grain, (void)flags;
-    launch_result = device_cuda.launch(launching, fn, args, n);
+    launch_result = device_cuda.launch(launching, &(gm_device_launch){fn, args, n}, 1);
     return launch_result == DEVICE_OK;
 }
 

@@ -62,6 +62,28 @@ def test_exchanges_where_no_line_is_lent(run):
     """)
 
 
+def test_attention_keeps_for_its_gradient_what_is_small(run):
+    """Its softmax, which would else be made again: for as many scores as have room, and many queries."""
+    run("""
+        import io
+        def names(queries, keys=40, device=mx.gpu):
+            def attend(q, k):
+                return mx.fast.scaled_dot_product_attention(q, k, k, scale=0.5).sum()
+            with mx.stream(device):
+                q, k = mx.random.normal((1, 2, queries, 8)), mx.random.normal((1, 2, keys, 8))
+                mx.eval(q, k)
+                value, gradients = mx.value_and_grad(attend, argnums=(0, 1))(q, k)
+                mx.export_to_dot(text := io.StringIO(), value, gradients)
+            return text.getvalue().lower(), value, gradients, mx.grad(attend)(q, k)
+
+        assert names(32)[0].count('"softmax"') == 1 and "attention" not in names(32)[0]
+        for other in (names(31), names(32, device=mx.cpu), names(512, 80000)):
+            assert other[0].count('"softmax"') == 1 and other[0].count("attention") == 1, other[0]
+        _, value, (dq, dk), again = names(33)
+        assert np.array_equal(np.array(dq), np.array(again)) and np.isfinite(np.array(dk)).all()
+    """)
+
+
 def test_devices_and_streams(run):
     run("""
         assert mx.default_device() == mx.Device(mx.gpu, 0) and mx.device_count(mx.gpu) == 2

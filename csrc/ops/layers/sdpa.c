@@ -2,6 +2,7 @@
  * Source of the block-wise form: Milakov and Gimelshein 2018; Dao et al., FlashAttention, 2022. */
 #include <float.h>
 #include <string.h>
+#include "core/device.h"
 #include "ops/ops.h"
 
 typedef struct {
@@ -159,6 +160,17 @@ static gm_status check_promotes(const char *what, const gm_array *a, gm_dtype ty
                    gm_dtype_name(type));
 }
 
+/* On a device a traced function's scores stay, where they are few: a gradient reads their softmax, which would else be
+ * made again. One query at a time has no gradient worth it. */
+#define KEPT_SCORES ((int64_t)64 << 20)
+#define LEAST_QUERIES 32
+static bool keeps_scores(gm_array *const *in) {
+    const gm_array *q = in[IN_Q], *k = in[IN_K];
+    const bool traced = trace_depth() > 0 && (q->trace || k->trace || in[IN_V]->trace);
+    return traced && device_current() > 0 && q->dtype == GM_FLOAT32 && q->shape[2] >= LEAST_QUERIES &&
+           k->shape[2] > 0 && q->size > 0 && q->size / q->shape[3] <= KEPT_SCORES / k->shape[2];
+}
+
 /* float64 and very wide heads have no kernel. */
 gm_array *gm_scaled_dot_product_attention(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, float scale,
                                           gm_array *mask, bool causal, gm_array *sinks) {
@@ -189,7 +201,7 @@ gm_array *gm_scaled_dot_product_attention(gm_scope *s, gm_array *q, gm_array *k,
     for (int i = 0; i < INPUTS; i++)
         if (!in[i])
             return NULL;
-    if (type == GM_FLOAT64 || q->shape[3] > GM_SDPA_DIM || v->shape[3] > GM_SDPA_DIM)
+    if (type == GM_FLOAT64 || q->shape[3] > GM_SDPA_DIM || v->shape[3] > GM_SDPA_DIM || keeps_scores(in))
         return sdpa_compose(s, in, INPUTS, &p);
     return array_node(s, &scaled_dot_product_attention_op, in, INPUTS, &p);
 }

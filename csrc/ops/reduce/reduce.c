@@ -77,6 +77,14 @@ static gm_array *prod_others(gm_scope *s, gm_array *x, gm_array *out, int n_axes
     return gm_where(s, none, quotient, gm_where(s, single, rest, zero));
 }
 
+/* cot exp(x - y), over x once: logits are the largest arrays of a training step. */
+static gm_array *logsumexp_grad(gm_scope *s, gm_array *x, gm_array *y, gm_array *cot) {
+    const int16_t type = (int16_t)x->dtype;
+    const gm_fused_step steps[] = {{GM_FUSED_BINARY, GM_B_subtract, type, type, {0, 1}, 0},
+                                   {GM_FUSED_UNARY, GM_U_exp, type, type, {3}, 1},
+                                   {GM_FUSED_BINARY, GM_B_multiply, type, type, {2, 4}, 2}};
+    return fused_chain(s, steps, 3, (gm_array *[]){x, y, cot}, 3);
+}
 static void reduce_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
     const reduce_param *p = out->param;
     int axes[GM_MAX_NDIM], n = 0;
@@ -96,7 +104,14 @@ static void reduce_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
         grad[0] = gm_astype(s, gm_multiply(s, mask, share), (gm_dtype)x->dtype);
         return;
     }
-    case GM_R_LOGSUMEXP: derivative = gm_exp(s, gm_subtract(s, x, y)); break;
+    case GM_R_LOGSUMEXP:
+        /* Within another transform than the gradient it may be for a file, or compile fuses it. */
+        if (x->dtype != GM_COMPLEX64 && trace_depth() <= 1) {
+            grad[0] = logsumexp_grad(s, x, y, cot);
+            return;
+        }
+        derivative = gm_exp(s, gm_subtract(s, x, y));
+        break;
     default: return; /* all, any */
     }
     if (derivative && x->dtype == GM_COMPLEX64)
