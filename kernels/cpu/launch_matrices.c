@@ -184,10 +184,12 @@ bool cpu_packed_matmul_columns(gm_recorder *r, const gm_packed_matmul_columns_ar
 
 /* ---- products of numbers rounded to bfloat16 ---- */
 #define ROUNDED_SHARE 256 /* rows of x that share what is unpacked, at least */
+#define ROUNDED_PIECES 2  /* for each thread, where rows of x are enough: each unpacks its columns anew */
 
 static int64_t rounded_share(const gm_recorder *r, int64_t width, int64_t tokens) {
     const int64_t blocks = kernels_tiles(width, GM_ROUNDED_COLUMNS), most = tokens / ROUNDED_SHARE;
-    const int64_t wanted = kernels_tiles(COLUMN_PIECES * r->threads(r), blocks), shares = wanted < most ? wanted : most;
+    const int64_t wanted = kernels_tiles(ROUNDED_PIECES * r->threads(r), blocks),
+                  shares = wanted < most ? wanted : most;
     const int64_t lines = 2 * GM_TILE_LINES;
     return shares > 1 ? kernels_tiles(kernels_tiles(tokens, shares), lines) * lines : tokens;
 }
