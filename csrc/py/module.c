@@ -239,6 +239,8 @@ static PyMethodDef module_functions[] = {
      SIG("architectures()", "The architectures: a list of dicts with the names of their weights and hyperparameters.")},
     {"formats", describe_formats, METH_NOARGS,
      SIG("formats()", "The formats of weights: a list of dicts with the sizes of their blocks and GGUF's ids.")},
+    {"session_bytes", bytes_of_sessions, METH_O,
+     SIG("session_bytes(sessions, /)", "Bytes of memory that the caches of several hold; what they share counts once.")},
     {"stream", FUNCTION(open_stream), FASTCALL,
      SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "
          "top_logprobs=0, processors=(), timeout=0, prefill='auto', edits=(), activations=(), profile=False, "
