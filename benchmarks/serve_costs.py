@@ -120,7 +120,8 @@ def of_shared(command, args, number):
 
 
 def shared(args):
-    load = SimpleNamespace(**vars(args) | {"prompts": [16, 16], "answer": 64, "gap_ms": None, "options": []})
+    load = SimpleNamespace(**vars(args) | {"prompts": [16, 16], "answer": 64, "gap_ms": None, "options": [],
+                                           "engines": None})
     engines = {"gomlx": engine(args, args.model)} | {
         name: one for name, one in commands(load, STREAMS).items() if name != "gomlx"}
     found = {name: [] for name in engines}
