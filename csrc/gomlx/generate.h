@@ -116,6 +116,7 @@ typedef struct {
                               * gm_stream_sample then ends the stream */
     double timeout_seconds;  /* from gm_stream_open on; 0: none */
     gm_prefill prefill;
+    int64_t checkpoint; /* a pass of the prompt ends before this position, so that recurrent layers can go back to it */
     /* Edits of activations, and activations for gm_stream_activation. A stream with either has passes of its own; one
      * with edits reuses nothing of its session and leaves it empty. */
     const gm_edit *edits;

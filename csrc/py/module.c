@@ -244,10 +244,11 @@ static PyMethodDef module_functions[] = {
     {"stream", FUNCTION(open_stream), FASTCALL,
      SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "
          "top_logprobs=0, processors=(), timeout=0, prefill='auto', edits=(), activations=(), profile=False, "
-         "adapters=(), mask=None, prompt_logprobs=-1, **sampling)",
+         "adapters=(), mask=None, prompt_logprobs=-1, checkpoint=0, **sampling)",
          "Generates from the ids: an iterator of Token. mask: called with the ids so far, as int32, before each token "
          "is "
-         "drawn; gives the bits of those that may come, uint32 [(vocab + 31) // 32], or None for all. sampling: as in "
+         "drawn; gives the bits of those that may come, uint32 [(vocab + 31) // 32], or None for all. checkpoint: how "
+         "many of the ids other prompts begin with, which recurrent layers shall be able to go back to. sampling: as in "
          "sample().")},
     {"sample", FUNCTION(sample_ids), FASTCALL,
      SIG("sample(logits, ids=(), *, n_prompt=None, step=0, n=1, **sampling)",

@@ -62,11 +62,11 @@ class PromptCache:
         self._hits = self._misses = self._hit_tokens = self._miss_tokens = 0
         self._seconds = 0.0
 
-    def take(self, ids: Sequence[int], uses: Uses = ()) -> _gomlx.Session | None:
-        """A fork of the entry that was computed with the same adapters and has most of the beginning of ids, or
-        None."""
+    def take(self, ids: Sequence[int], uses: Uses = ()) -> tuple[_gomlx.Session | None, int]:
+        """A fork of the entry that was computed with the same adapters and has most of the beginning of ids, or None;
+        and the tokens that an entry has in common with ids: more than the fork has where layers could not go back."""
         if len(ids) < self.min_tokens and not self._entries:
-            return None
+            return None, 0
         start = time.perf_counter()
         ids = packed(ids)
         with self._lock:
@@ -82,7 +82,7 @@ class PromptCache:
                 self._miss_tokens += len(ids) - left
             self._hit_tokens += left
             self._seconds += time.perf_counter() - start if found else 0
-            return fork
+            return fork, found[0][0] if found else 0
 
     def _alike(self, ids, uses):
         """[(tokens in common, entry)] of those that are worth a fork, the longest first, and the latest of these."""

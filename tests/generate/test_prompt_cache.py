@@ -109,8 +109,9 @@ def test_of_entries_the_one_that_can_go_back_is_taken(shared, name):
         ids = [10 + i * 7 % 200 for i in range(150)]
         for prompt in (ids[:110], [*ids[:70], 5]):
             said(model, prompt, ignore_eos=True)
-        for end, there in ((40, 0), (90, 70)):
-            mine, want = (said(one, [*ids[:end], 6, 7], ignore_eos=True) for one in (model, cold))
+        for end, there in ((40, 0), (90, 70), (40, 40)):    # the first that shared 40 can go back there
+            mine, want = (said(one, [*ids[:end], 6 + there, 7], ignore_eos=True)
+                          for one in (model, cold))
             assert mine.cached_tokens == (there if name == "qwen3_5" else end)
             assert (mine.tokens, mine.logprobs) == (want.tokens, want.logprobs)
 
