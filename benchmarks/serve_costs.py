@@ -8,9 +8,10 @@
     events      CPU microseconds a streamed token of fable: the server's process, less those of generate_batch
     shared      prompts with a beginning in common: the first one's time to its first token, and the median of the
                 others', asked one after another and at once; llama.cpp's server beside it where it is found
-    vanishing   tokens a second of four streams and of a fifth in whose place clients vanish after 12 events, one after
-                another, beside those of five that stay: what is lost is what coming and going costs, beyond the tokens
-                that those were given who went
+    vanishing   tokens a second of four streams beside clients who vanish, one after another, after 12 events, and
+                beside clients who ask in turn for as many tokens as those were given, and stay: what is lost is what
+                vanishing costs, beyond the work that a server has to do for any client; and the CPU time of the
+                server's process for each token of the four
 
 Rows whose engines are compared alternate between them --rounds times; each number is the median with [least..greatest].
 generate_batch runs in a process of its own."""
@@ -119,7 +120,8 @@ def of_shared(command, args, number):
 
 
 def shared(args):
-    load = SimpleNamespace(**vars(args) | {"prompts": [16, 16], "answer": 64, "gap_ms": None, "options": []})
+    load = SimpleNamespace(**vars(args) | {"prompts": [16, 16], "answer": 64, "gap_ms": None, "options": [],
+                                           "engines": None})
     engines = {"gomlx": engine(args, args.model)} | {
         name: one for name, one in commands(load, STREAMS).items() if name != "gomlx"}
     found = {name: [] for name in engines}
@@ -135,67 +137,73 @@ def shared(args):
 
 
 async def vanish(port, number, events):
-    """A client that closes its stream after some events."""
+    """A client that closes its stream after some events: how many it was given by then, which may be more."""
     body = json.dumps({"prompt": some_ids(number, 3), "max_tokens": 1500, "stream": True, "temperature": 0,
                        "ignore_eos": True}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-    while events and (line := await reader.readline()):
-        events -= line.startswith(b"data: {")
+    given = 0
+    while given < events and (data := await reader.read(1 << 16)):
+        given += data.count(b"data: {")
     writer.transport.abort()
+    return given
 
 
-async def tokens_made(port):
-    """Of all requests since the server began, when none runs any more; and the seconds that this took."""
+async def milliseconds_until_idle(port):
     started = time.perf_counter()
     while json.loads((await get(port, "/health")).rpartition(b"\r\n\r\n")[2])["running"]:
         await asyncio.sleep(0.002)
-    seconds = time.perf_counter() - started
-    lines = (await get(port, "/metrics")).decode().splitlines()
-    made = sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("gomlx_generated_tokens_total"))
-    return made, seconds
+    return 1e3 * (time.perf_counter() - started)
 
 
-async def beside(port, clients, fifth):
-    """(tokens a second of all, of the clients, seconds until what was left was freed): clients who ask again and again
-    until the fifth's work is done."""
+async def beside(server, others):
+    """{what: number} of four clients who ask again and again until the others, of a coroutine, are done."""
     answer, done, asked = 100, False, 0
 
     async def client(i):
         nonlocal asked
         while not done:
-            await ask(port, some_ids(i, 3), answer)
+            await ask(server.port, some_ids(i, 3), answer)
             asked += 1
 
-    (before, _), started = await tokens_made(port), time.perf_counter()
-    tasks = [asyncio.create_task(client(i)) for i in range(clients)]
-    await fifth
+    cpu, started = server.cpu(), time.perf_counter()
+    tasks = [asyncio.create_task(client(i)) for i in range(4)]
+    of_others = await others
     done = True
     await asyncio.gather(*tasks)
-    seconds = time.perf_counter() - started
-    after, freed = await tokens_made(port)
-    return (after - before) / seconds, asked * answer / seconds, freed
+    seconds, tokens = time.perf_counter() - started, asked * answer
+    return {"rate": tokens / seconds, "idle": await milliseconds_until_idle(server.port),
+            "cpu": 1e6 * (server.cpu() - cpu) / tokens, "given": of_others}
 
 
-async def in_turn(port, count, events):
-    for number in range(count):
-        await vanish(port, number, events)
+async def who_vanish(port, count, events):
+    return [await vanish(port, number, events) for number in range(count)]
+
+
+async def who_stay(port, given):
+    for number, tokens in enumerate(given):
+        await ask(port, some_ids(number, 3), tokens)
+    return given
 
 
 def vanishing(args):
-    stays, goes = [], []
-    for _ in range(args.rounds):
+    found, events = {"goes": [], "stays": []}, 12
+    for number in range(args.rounds):
         with Server(engine(args, None)) as server:
-            port = server.port
-            asyncio.run(beside(port, 4, in_turn(port, 10, 12)))
-            started = time.perf_counter()
-            goes.append(asyncio.run(beside(port, 4, in_turn(port, args.vanishing, 12))))
-            stays.append(asyncio.run(beside(port, 5, asyncio.sleep(time.perf_counter() - started))))
-    lost = [100 * (1 - a[0] / b[0]) for a, b in zip(goes, stays)]
-    print(f"vanishing: four streams and a fifth that stays: {cell([one[0] for one in stays])} tokens/s; and "
-          f"{args.vanishing} that vanish in turn: {cell([one[0] for one in goes])}, of these the four's "
-          f"{cell([one[1] for one in goes])}: {cell(lost, 3)} % lost (5 asked); nothing runs "
-          f"{cell([1e3 * one[2] for one in goes], 3)} ms after the last")
+            given = asyncio.run(beside(server, who_vanish(server.port, args.vanishing // 5, events)))["given"] * 5
+            for kind in ("goes", "stays") if number % 2 else ("stays", "goes"):
+                others = who_vanish(server.port, args.vanishing, events) if kind == "goes" else \
+                    who_stay(server.port, given)
+                found[kind].append(asyncio.run(beside(server, others)))
+                given = found[kind][-1]["given"]
+    goes, stays = found["goes"], found["stays"]
+    lost = [100 * (1 - a["rate"] / b["rate"]) for a, b in zip(goes, stays)]
+    more = [100 * (a["cpu"] / b["cpu"] - 1) for a, b in zip(goes, stays)]
+    print(f"vanishing: {args.vanishing} clients, each given {statistics.mean(goes[-1]['given']):.3g} tokens; four "
+          f"streams beside as many who stay: {cell([one['rate'] for one in stays])} tokens/s, beside these "
+          f"{cell([one['rate'] for one in goes])}: {cell(lost, 3)} % lost (5 asked); CPU µs a token "
+          f"{cell([one['cpu'] for one in stays])} and {cell([one['cpu'] for one in goes])}: {cell(more, 3)} % more; "
+          f"nothing runs {cell([one['idle'] for one in goes], 3)} ms after the last")
 
 
 def main():

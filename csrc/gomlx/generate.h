@@ -90,6 +90,8 @@ gm_status gm_session_truncate(gm_session *s, int64_t length);
 gm_status gm_session_fork(gm_session *s, gm_session **out);
 gm_status gm_session_bytes(gm_session *s,
                            int64_t *bytes); /* memory that it holds; shared with forks: counted in each */
+/* Memory that several hold, of any models; what they share counts once. */
+gm_status gm_sessions_bytes(gm_session *const *sessions, size_t n, int64_t *bytes);
 /* The session as bytes that a model of the same shape and kv_dtype restores, in another process too, bit for bit
  * (states kept to fall back to are not among them). out NULL: only *size; else *size is what that gave. */
 gm_status gm_session_save(gm_session *s, void *out, size_t *size);
@@ -114,6 +116,7 @@ typedef struct {
                               * gm_stream_sample then ends the stream */
     double timeout_seconds;  /* from gm_stream_open on; 0: none */
     gm_prefill prefill;
+    int64_t checkpoint; /* a pass of the prompt ends before this position, so that recurrent layers can go back to it */
     /* Edits of activations, and activations for gm_stream_activation. A stream with either has passes of its own; one
      * with edits reuses nothing of its session and leaves it empty. */
     const gm_edit *edits;

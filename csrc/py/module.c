@@ -239,13 +239,18 @@ static PyMethodDef module_functions[] = {
      SIG("architectures()", "The architectures: a list of dicts with the names of their weights and hyperparameters.")},
     {"formats", describe_formats, METH_NOARGS,
      SIG("formats()", "The formats of weights: a list of dicts with the sizes of their blocks and GGUF's ids.")},
+    {"session_bytes", bytes_of_sessions, METH_O,
+     SIG("session_bytes(sessions, /)",
+         "Bytes of memory that the caches of several hold; what they share counts once.")},
     {"stream", FUNCTION(open_stream), FASTCALL,
      SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "
          "top_logprobs=0, processors=(), timeout=0, prefill='auto', edits=(), activations=(), profile=False, "
-         "adapters=(), mask=None, prompt_logprobs=-1, **sampling)",
+         "adapters=(), mask=None, prompt_logprobs=-1, checkpoint=0, **sampling)",
          "Generates from the ids: an iterator of Token. mask: called with the ids so far, as int32, before each token "
          "is "
-         "drawn; gives the bits of those that may come, uint32 [(vocab + 31) // 32], or None for all. sampling: as in "
+         "drawn; gives the bits of those that may come, uint32 [(vocab + 31) // 32], or None for all. checkpoint: how "
+         "many of the ids other prompts begin with, which recurrent layers shall be able to go back to. sampling: as "
+         "in "
          "sample().")},
     {"sample", FUNCTION(sample_ids), FASTCALL,
      SIG("sample(logits, ids=(), *, n_prompt=None, step=0, n=1, **sampling)",

@@ -280,6 +280,7 @@ PyObject *describe_cache(PyObject *module, PyObject *unused);
 PyObject *describe_architectures(PyObject *module, PyObject *unused);
 PyObject *describe_formats(PyObject *module, PyObject *unused);
 PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *bytes_of_sessions(PyObject *module, PyObject *sessions);
 PyObject *py_model_new_session(PyObject *self, PyObject *unused);
 PyObject *py_model_new_decoder(PyObject *self, PyObject *unused);
 PyObject *py_model_restore_session(PyObject *self, PyObject *bytes);

@@ -154,6 +154,23 @@ gm_status gm_session_bytes(gm_session *s, int64_t *bytes) {
     return GM_OK;
 }
 
+gm_status gm_sessions_bytes(gm_session *const *sessions, size_t n, int64_t *bytes) {
+    gm_cache **caches = memory_array(n + 1, sizeof(gm_cache *));
+    size_t claimed = 0;
+    gm_status status = caches ? GM_OK : GM_ENOMEM;
+    *bytes = 0;
+    while (status == GM_OK && claimed < n && (status = claim(sessions[claimed])) == GM_OK) {
+        caches[claimed] = sessions[claimed]->cache;
+        claimed++;
+    }
+    if (status == GM_OK)
+        status = caches_bytes(caches, n, bytes);
+    while (claimed > 0)
+        atomic_store(&sessions[--claimed]->busy, false);
+    memory_free(caches);
+    return status;
+}
+
 /* ---- as bytes ---- */
 static size_t id_bytes(int64_t n) { return ((size_t)n * sizeof(int32_t) + 7) / 8 * 8; }
 

@@ -202,6 +202,7 @@ static gm_status start(gm_stream *st, gm_tokenizer *t, const int32_t *prompt, in
     const int64_t shared = count_shared(st, prompt, n);
     GM_TRY(session_put_ids(s, shared, prompt + shared, n - shared));
     st->max_tokens = o->max_tokens;
+    st->checkpoint = o->checkpoint;
     st->min_tokens = o->min_tokens;
     st->hand_out = o->hand_out_logits;
     st->profile = o->profile;
@@ -300,9 +301,12 @@ int64_t stream_pending_rows(const gm_stream *st) {
     int64_t rows = st->sampler.n_history - st->session->length;
     if (st->prefill == GM_PREFILL_TOKEN)
         return 1;
-    /* A checkpoint of states is kept after a pass of several rows: before the last row, so that the same prompt finds
-     * it again. */
-    return rows > 1 && cache_has_states(st->session->cache) ? rows - 1 : rows;
+    if (rows == 1 || !cache_has_states(st->session->cache))
+        return rows;
+    /* A checkpoint of states is kept after a pass of several rows: where prompts that begin alike go apart, and before
+     * the last row, so that the same prompt finds it again. */
+    const int64_t before = st->checkpoint - st->session->length;
+    return before > 0 && before < rows ? before : rows - 1;
 }
 
 gm_status stream_prepare(gm_stream *st, int64_t rows, const int32_t **tokens, int64_t *position) {

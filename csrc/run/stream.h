@@ -52,9 +52,10 @@ struct gm_stream {
     bool decodes;              /* the prompt has been computed */
     bool hand_out;             /* logits are given out before each token */
     gm_prefill prefill;
-    gm_taps *taps;    /* activations that it reads and edits, or NULL */
-    gm_step *own;     /* of a stream with taps: the step of its last pass, */
-    int32_t own_rows; /* ... and its rows */
+    int64_t checkpoint; /* where a pass of the prompt ends, if layers have states; 0: anywhere */
+    gm_taps *taps;      /* activations that it reads and edits, or NULL */
+    gm_step *own;       /* of a stream with taps: the step of its last pass, */
+    int32_t own_rows;   /* ... and its rows */
     gm_stream_stats stats;
     buffer_watch memory;
     gm_profile *profile; /* the caller's, or NULL */

@@ -182,9 +182,10 @@ class Model(Adaptable, Inspectable):
     def _set_error(self, error):
         self.error = error
 
-    def _open(self, prompt, options, deadline, *, ids=None, begin=None):
+    def _open(self, prompt, options, deadline, *, ids=None, begin=None, checkpoint=0):
         """A Generation of one prompt; it starts when its first token is read. ids: the prompt's, where they are known;
-        begin: a session with a beginning of them, which becomes the generation's own."""
+        begin: a session with a beginning of them, which becomes the generation's own; checkpoint: how many of them
+        others begin with, so that these may go on from there."""
         shares = self._shares(options.adapter)
         if options.session is not None:
             self._check_session(options.session, shares, options.reset)
@@ -209,14 +210,17 @@ class Model(Adaptable, Inspectable):
         own = None                      # a prompt that was steered is not kept for later ones
         if options.session is None:
             fresh = edits or options.prompt_logprobs is not None
-            own = begin or (self._engine.new_session() if fresh else self._fresh_session(ids, shares))
+            own = begin or (self._engine.new_session() if fresh else None)
+            if own is None:
+                own, known = self._fresh_session(ids, shares)
+                checkpoint = max(checkpoint, known)
         try:
             stream = _gomlx.stream(
                 options.session or own, self.tokenizer, ids, seed=seed, min_tokens=options.min_tokens,
                 max_tokens=-1 if options.max_tokens is None else options.max_tokens, stop_ids=self._ends_of(options),
                 stop_texts=options.stop, top_logprobs=options.top_logprobs, processors=processors, timeout=timeout,
                 prefill=prefill, edits=edits, activations=prober.activations if prober else (), profile=options.profile,
-                adapters=shares, mask=follower,
+                adapters=shares, mask=follower, checkpoint=checkpoint,
                 prompt_logprobs=-1 if options.prompt_logprobs is None else options.prompt_logprobs, **sampling)
         except BaseException:
             if own is not None:
@@ -285,10 +289,10 @@ class Model(Adaptable, Inspectable):
         return text.startswith(held) or held.startswith(text)
 
     def _fresh_session(self, ids, shares):
-        """A session from the prompt cache, or an empty one."""
+        """A session from the prompt cache, or an empty one, and how many of the ids another prompt begins with."""
         uses = self._uses(shares)
-        found = self.prompt_cache.take(ids, uses) if uses is not None else None
-        return found or self._engine.new_session()
+        found, alike = self.prompt_cache.take(ids, uses) if uses is not None else (None, 0)
+        return found or self._engine.new_session(), alike
 
     def _keep_session(self, prompt, session, output):
         if self._engine.closed:
@@ -329,7 +333,7 @@ class Model(Adaptable, Inspectable):
                         "kept",
                         what)
             return 0
-        session = self._fresh_session(ids, self._shares(adapter))
+        session = self._fresh_session(ids, self._shares(adapter))[0]
         try:
             self.generate(ids, max_tokens=0, session=session, reset=True, adapter=adapter).read()
         except BaseException:
@@ -352,7 +356,7 @@ class Model(Adaptable, Inspectable):
             self._check_session(session, shares, options.reset)
         ids = self._ids_from(prompt, session, options.append, options.reset)
         decoder = self._engine.new_decoder()
-        base = session if session is not None else self._fresh_session(ids, shares)
+        base = session if session is not None else self._fresh_session(ids, shares)[0]
         first = ids if session is not None else ids[:-1]        # the caller's session then holds the prompt
 
         def prefill_shared():

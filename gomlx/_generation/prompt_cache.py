@@ -8,25 +8,25 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gomlx import _gomlx
 from gomlx._generation.adapters import uses_of
 
 if TYPE_CHECKING:
-    from gomlx import _gomlx
-
     Uses = tuple[tuple[int, float], ...]        # hash and weight of each adapter
 
-WARMED_TOKENS = 16              # of a warmed prompt, in common with another one, are worth a fork
+LEAST_TOKENS = 64               # in common are worth a fork, and the copy of a block that is not whole
+WARMED_TOKENS = 16              # of a warmed prompt
 
 
 @dataclass(frozen=True)
 class PromptCacheStats:
     """hits and misses count prompts that were looked up: those of at least min_tokens, and shorter ones that hit."""
     entries: int
-    bytes: int                  # memory of the entries' caches
+    bytes: int                  # memory of the entries' caches; what they share counts once
     hits: int
     misses: int
     hit_tokens: int             # tokens that were not computed again
@@ -48,10 +48,11 @@ class Entry:
 
 class PromptCache:
     """entries, max_bytes: what is kept at most of prompts that were not warmed; the one that was used longest ago goes
-    first. min_tokens: shorter common beginnings are computed anew; of a warmed prompt 16 tokens are enough, or all it
-    has. All methods may be called from any thread."""
+    first. Memory that entries share counts once, and what they share with warmed ones does not: it would not be freed.
+    min_tokens: shorter common beginnings are computed anew; of a warmed prompt 16 tokens are enough, or all it has. All
+    methods may be called from any thread."""
 
-    def __init__(self, entries: int = 4, min_tokens: int = 512, max_bytes: int = 1 << 30) -> None:
+    def __init__(self, entries: int = 4, min_tokens: int = LEAST_TOKENS, max_bytes: int = 1 << 30) -> None:
         if entries < 0 or min_tokens < 1 or max_bytes < 0:
             raise ValueError(f"prompt cache: {entries} entries of at least {min_tokens} tokens in {max_bytes} bytes, "
                              "expected 0 or more of 1 or more in 0 or more")
@@ -61,38 +62,51 @@ class PromptCache:
         self._hits = self._misses = self._hit_tokens = self._miss_tokens = 0
         self._seconds = 0.0
 
-    def take(self, ids: Sequence[int], uses: Uses = ()) -> _gomlx.Session | None:
-        """A fork of the entry that shares the longest beginning with ids and was computed with the same adapters, or
-        None."""
+    def take(self, ids: Sequence[int], uses: Uses = ()) -> tuple[_gomlx.Session | None, int]:
+        """A fork of the entry that was computed with the same adapters and has most of the beginning of ids, or None;
+        and the tokens that an entry has in common with ids: more than the fork has where layers could not go back."""
         if len(ids) < self.min_tokens and not self._entries:
-            return None
+            return None, 0
         start = time.perf_counter()
         ids = packed(ids)
         with self._lock:
-            best, length = None, 0
-            for entry in self._entries:
-                shared = common_length(entry.ids, ids)
-                least = min(self.min_tokens, WARMED_TOKENS, len(entry.ids)) if entry.pinned else self.min_tokens
-                if shared >= least and shared > length and entry.uses == uses:
-                    best, length = entry, shared
-            if best is None:
-                if len(ids) >= self.min_tokens:
-                    self._misses += 1
-                    self._miss_tokens += len(ids)
-                return None
-            self._entries.remove(best)
-            self._entries.append(best)
-            fork = best.session.fork()
-            left = fork.truncate(length)         # recurrent layers and windows may have to go back further
-            if left < 1:
-                fork.close()
-                fork = None
-            self._hits += left >= 1
-            self._misses += left < 1
+            found = self._alike(ids, uses)
+            fork, left = None, 0
+            for shared, entry in found:
+                if shared <= left:
+                    break
+                fork, left = self._better(entry, shared, fork, left)
+            self._hits += fork is not None
+            if found or len(ids) >= self.min_tokens:
+                self._misses += fork is None
+                self._miss_tokens += len(ids) - left
             self._hit_tokens += left
-            self._miss_tokens += len(ids) - left
-            self._seconds += time.perf_counter() - start
-            return fork
+            self._seconds += time.perf_counter() - start if found else 0
+            return fork, found[0][0] if found else 0
+
+    def _alike(self, ids, uses):
+        """[(tokens in common, entry)] of those that are worth a fork, the longest first, and the latest of these."""
+        found = []
+        for entry in reversed(self._entries):
+            shared = common_length(entry.ids, ids) if entry.uses == uses else 0
+            least = min(self.min_tokens, WARMED_TOKENS, len(entry.ids)) if entry.pinned else self.min_tokens
+            if shared >= least:
+                found.append((shared, entry))
+        return sorted(found, key=lambda one: -one[0])
+
+    def _better(self, entry, shared, fork, left):
+        """(fork, its length): of the entry, where that has more of these tokens than the fork that there is. Recurrent
+        layers and windows may have to go back further."""
+        other = entry.session.fork()
+        length = other.truncate(shared)
+        if length <= left:
+            other.close()
+            return fork, left
+        if fork is not None:
+            fork.close()
+        self._entries.remove(entry)             # it was used last
+        self._entries.append(entry)
+        return other, length
 
     def put(self, session: _gomlx.Session, ids: Sequence[int], pinned: bool = False) -> None:
         """Takes ownership of a session that holds the keys of ids; it is closed if another entry has all of them."""
@@ -113,11 +127,9 @@ class PromptCache:
                     self._drop(entry)
             self._entries.append(Entry(ids, session, uses, pinned))
             unpinned = [entry for entry in self._entries if not entry.pinned]
-            total = sum(entry.session.nbytes for entry in unpinned)
-            while unpinned and (len(unpinned) > self.max_entries or total > self.max_bytes):
-                oldest = unpinned.pop(0)
-                total -= oldest.session.nbytes
-                self._drop(oldest)
+            warmed = bytes_of(entry for entry in self._entries if entry.pinned)
+            while unpinned and (len(unpinned) > self.max_entries or bytes_of(self._entries) - warmed > self.max_bytes):
+                self._drop(unpinned.pop(0))
 
     def clear(self) -> None:
         with self._lock:
@@ -137,8 +149,13 @@ class PromptCache:
     @property
     def stats(self) -> PromptCacheStats:
         with self._lock:
-            return PromptCacheStats(len(self._entries), sum(entry.session.nbytes for entry in self._entries),
-                                    self._hits, self._misses, self._hit_tokens, self._miss_tokens, self._seconds)
+            return PromptCacheStats(len(self._entries), bytes_of(self._entries), self._hits, self._misses,
+                                    self._hit_tokens, self._miss_tokens, self._seconds)
+
+
+def bytes_of(entries: Iterable[Entry]) -> int:
+    """Of their caches; what they share counts once."""
+    return _gomlx.session_bytes([entry.session for entry in entries])
 
 
 def packed(ids) -> memoryview:

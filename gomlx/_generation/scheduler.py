@@ -56,6 +56,7 @@ class Request(TokenStream):
         self._waiter: Any = None                # (loop, future) of the task that waits
         self._order = (-priority, number)
         self._opened = False                    # the engine has it
+        self._checkpoint = 0                    # tokens that it shared with running ones when it was begun
         self._finished = False                  # by the scheduler's thread
         self._read_end = False
         self._parts: list[Any] = []
@@ -524,36 +525,50 @@ class Scheduler:
             for request in sorted(self._waiting):
                 if self._live and not self._fits(self._room_of(len(request.prompt_ids))):
                     return None
-                if self._leader(request) is not None and self._is_computing(request):
+                if not self._is_computed(request):
                     continue
                 self._waiting.remove(request)
                 heapq.heapify(self._waiting)
                 return request
         return None
 
-    def _leader(self, request):
-        """The running request that shares the longest beginning with this one, and its length; None: it is short."""
-        best = max(((common_length(one._packed, request._packed), one) for one in self._live.values()
-                    if one._uses is not None and one._uses == request._uses), default=(0, None),
-                   key=lambda one: one[0])
-        return best if best[0] >= WORTH_WAITING else None
+    def _leaders(self, request):
+        """[(tokens in common, request)] of running ones that begin as this one does, the most first; []: none are worth
+        waiting for."""
+        found = [(common_length(one._packed, request._packed), one) for one in self._live.values()
+                 if one._uses is not None and one._uses == request._uses]
+        return sorted((one for one in found if one[0] >= WORTH_WAITING), key=lambda one: -one[0])
 
-    def _is_computing(self, request):
-        """Whether what it shares with a running one is not computed yet."""
-        shared, leader = self._leader(request)
-        return leader._made.session.length < min(shared, len(request.prompt_ids) - 1)
+    def _is_computed(self, request):
+        """Whether what it shares with running ones is there, if it shares something."""
+        leaders = self._leaders(request)
+        if not leaders:
+            return True
+        most = leaders[0][0]                    # one that was told to be able to go back there is better than others
+        able = [one for shared, one in leaders if shared == one._checkpoint == most] or [leaders[0][1]]
+        return all(one._made.session.length >= min(most, len(request.prompt_ids) - 1) for one in able)
+
+    def _beginning(self, request):
+        """(a fork of what a running one has of its prompt, or None; how many tokens they have in common)."""
+        leaders, fork, left = self._leaders(request), None, 0
+        for shared, one in leaders:
+            if shared <= left:
+                break
+            other = self._decoder.fork(one._made.stream)
+            length = other.truncate(min(shared, len(request.prompt_ids) - 1))
+            if length <= left:                  # layers could not go back
+                other.close()
+                continue
+            if fork is not None:
+                fork.close()
+            fork, left = other, length
+        return fork, leaders[0][0] if leaders else 0
 
     def _begin(self, request):
         try:
             if not request._opened:
-                found = self._leader(request)
-                fork = None
-                if found is not None:
-                    fork = self._decoder.fork(found[1]._made.stream)
-                    if fork.truncate(min(found[0], len(request.prompt_ids) - 1)) < 1:
-                        fork.close()
-                        fork = None
-                request._made = request._opener(begin=fork)
+                fork, request._checkpoint = self._beginning(request)
+                request._made = request._opener(begin=fork, checkpoint=request._checkpoint)
                 request._opened = True
                 request._admitted = time.monotonic()
             if request._cancelled:

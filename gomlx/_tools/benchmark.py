@@ -84,7 +84,7 @@ def bench(model: Model, config: BenchConfig | None = None, *, peers: Mapping[str
     report["cache_settings"]: the prompts of four conversations that begin alike and take turns, with a prompt cache of
     each of the settings: the seconds until the first tokens of all of them, one entry a repeat, the tokens that were
     not computed again (hit_tokens) and those that were, and what the cache holds at the end. The longest prompt is as
-    long as that of a run, and a cache takes none shorter than its min_tokens, 512 unless it is told
+    long as that of a run, and a cache takes none shorter than its min_tokens, 64 unless it is told
 
     peers       name -> a loaded model, of other weights or with other settings (kv_dtype, threads, ...); or a program
                 with its options, such as "llama-bench -fa 1", for batches of one, on the model's .gguf file: it takes

@@ -14,6 +14,7 @@ from gomlx.cli import options
 from gomlx.cli.output import say
 
 PREFIX = "GOMLX_SERVE_"
+CACHED_PROMPTS = 64             # --prompt-cache-bytes bounds them first, but those of the smallest models
 
 
 def add(commands):
@@ -123,7 +124,8 @@ def named(given):
 
 def load(args, given, path):
     args.model, args.context = None if path == locating.PACKAGED else path, given["context_length"]
-    cache = gomlx.PromptCache(max_bytes=given["prompt_cache_bytes"]) if given["prompt_cache_bytes"] else False
+    room = given["prompt_cache_bytes"]
+    cache = gomlx.PromptCache(entries=CACHED_PROMPTS, max_bytes=room) if room else False
     return options.load(args, prompt_cache=cache)
 
 

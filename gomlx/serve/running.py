@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import socket
 import time
@@ -19,6 +20,7 @@ log = logging.getLogger("gomlx.serve")
 HEAD_SECONDS = 15               # for the head of a request to come
 HEAD_BYTES = 1 << 16            # of it
 UNREAD_BYTES = 1 << 26          # of a body that was refused before it came, until the connection ends
+LAST_SECONDS = 5                # at least, for answers that are complete to be sent
 CONNECTIONS = 1 << 14           # open at a time; uvicorn answers others with 503
 
 
@@ -104,7 +106,7 @@ class _Run:
     def __init__(self, app, load, grace, tell):
         self._app, self._load, self._grace, self._tell = app, load, grace, tell
         config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, http=Patient, ws="none",
-                                limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=5, lifespan="off")
+                                limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=LAST_SECONDS, lifespan="off")
         self.loop_factory = config.get_loop_factory()   # uvloop's, where it is installed
         self._server = Server(config)
         self._signals = []
@@ -155,5 +157,8 @@ class _Run:
     async def _drain(self, grace):
         if len(self._signals) > 1:
             self._server.force_exit = True
+        started = time.monotonic()
         await asyncio.to_thread(self._app.close, grace)
+        left = grace - (time.monotonic() - started)     # for clients who read more slowly than the model speaks
+        self._server.config.timeout_graceful_shutdown = max(math.ceil(left), LAST_SECONDS)
         self._server.should_exit = True

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gomlx
+from gomlx import _gomlx
 from gomlx._generation.prompt_cache import common_length, packed
 
 TEXT = "Once upon a time there was a little dog who lived in a big house with a small girl and her mom. " * 30
@@ -87,6 +88,65 @@ def test_closing_the_model_closes_the_entries():
     model.close()
     stream.close()
     assert model.prompt_cache.stats.entries == 0
+
+
+def test_a_beginning_shorter_than_a_block_is_computed_once():
+    """One after another, as a server's clients with one system prompt come."""
+    with gomlx.load(context_length=256) as model, gomlx.load(context_length=256, prompt_cache=False) as cold:
+        system = model.tokenizer.encode_prompt(TEXT)[:100]
+        for i in range(6):
+            mine, want = (said(one, [*system, 10 + i, 20 + i]) for one in (model, cold))
+            assert mine.cached_tokens == (100 if i else 0)
+            assert (mine.tokens, mine.logprobs) == (want.tokens, want.logprobs)
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "gemma3", "gpt_oss", "gemma4"])
+def test_of_entries_the_one_that_can_go_back_is_taken(shared, name):
+    """A recurrent layer goes back to its checkpoints alone: an entry that shares less may have more to give."""
+    path = os.path.join(shared, "data", "models", name)
+    with gomlx.load(path, prompt_cache=gomlx.PromptCache(min_tokens=16)) as model, \
+            gomlx.load(path, prompt_cache=False) as cold:
+        ids = [10 + i * 7 % 200 for i in range(150)]
+        for prompt in (ids[:110], [*ids[:70], 5]):
+            said(model, prompt, ignore_eos=True)
+        for end, there in ((40, 0), (90, 70), (40, 40)):    # the first that shared 40 can go back there
+            mine, want = (said(one, [*ids[:end], 6 + there, 7], ignore_eos=True)
+                          for one in (model, cold))
+            assert mine.cached_tokens == (there if name == "qwen3_5" else end)
+            assert (mine.tokens, mine.logprobs) == (want.tokens, want.logprobs)
+
+
+def test_memory_that_entries_share_counts_once(model):
+    """Two that share a block, beside one that does not, in room for one of its own and what they share."""
+    ids = model.tokenizer.encode_prompt(TEXT)
+    said(model, ids[:300], max_tokens=1)
+    alone = model.prompt_cache.stats.bytes
+    said(model, [*ids[:299], 7], max_tokens=1)
+    assert model.prompt_cache.stats.entries == 2 and model.prompt_cache.stats.bytes == alone * 3 // 2
+    with gomlx.load(prompt_cache=gomlx.PromptCache(max_bytes=alone * 3 // 2), context_length=1024) as other:
+        for prompt in (ids[:300], [*ids[:299], 7]):
+            said(other, prompt, max_tokens=1)
+        assert other.prompt_cache.stats.entries == 2
+        said(other, ids[20:320], max_tokens=1)
+        assert other.prompt_cache.stats.entries == 1 and other.prompt_cache.stats.bytes == alone
+    with gomlx.load(prompt_cache=gomlx.PromptCache(max_bytes=alone // 2), context_length=1024) as warm:
+        warm.warm_prompt_cache(ids[:300])
+        said(warm, [*ids[:299], 7], max_tokens=1)                # it needs one block beside that of the warmed one
+        assert warm.prompt_cache.stats.entries == 2
+
+
+def test_bytes_of_sessions(model):
+    with pytest.raises(TypeError, match="sequence of sessions"):
+        _gomlx.session_bytes([1])
+    session = model.session()
+    session.append([5, 6, 7])
+    fork = session.fork()
+    assert _gomlx.session_bytes(iter([session, fork])) == session.nbytes == fork.nbytes > 0
+    assert _gomlx.session_bytes([]) == 0
+    fork.close()
+    with pytest.raises(ValueError, match="closed"):
+        _gomlx.session_bytes([session, fork])
+    assert session.append([8]) == 1                              # what failed left no session in use
 
 
 @pytest.mark.parametrize("options", [{"entries": -1}, {"min_tokens": 0}, {"max_bytes": -1}])

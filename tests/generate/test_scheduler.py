@@ -105,6 +105,24 @@ def test_what_prompts_share_is_computed_once(model):
         assert same(result, model.generate([*prompt, 100 + i], max_tokens=3, temperature=0).read())
 
 
+@pytest.mark.parametrize("name", ["qwen3_5", "gemma3", "gpt_oss"])
+def test_a_beginning_shorter_than_a_block_is_computed_once_or_twice(shared, name):
+    """Recurrent layers can go back to where the second request was told that they go apart."""
+    with gomlx.load(os.path.join(shared, "data", "models", name), prompt_cache=False) as model:
+        prompts = [[*(10 + 7 * i % 200 for i in range(100)), 20 + i, 9] for i in range(6)]
+        asked = {"max_tokens": 4, "temperature": 1.0, "seed": 1, "ignore_eos": True}
+        gate = Gate()
+        with model.scheduler() as scheduler:
+            streams = [scheduler.generate(prompt, **asked, logits_processors=[] if i else [gate])
+                       for i, prompt in enumerate(prompts)]
+            gate.set()
+            results = [stream.read() for stream in streams]
+        again = 2 if name == "qwen3_5" else 1
+        assert [one.cached_tokens for one in results] == [0] * again + [100] * (len(prompts) - again)
+        for result, prompt in zip(results, prompts, strict=True):
+            assert same(result, model.generate(prompt, **asked).read())
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture(shared, name):
     """Seeds, shared beginnings, memory that is short, and clients that leave."""

@@ -1,4 +1,5 @@
 """The command gomlx serve: addresses, keys, settings, logs, and how it ends."""
+import asyncio
 import json
 import os
 import signal
@@ -14,7 +15,9 @@ from places import TESTS
 pytest.importorskip("uvicorn", reason="needs gomlx[serve]")
 pytest.importorskip("starlette", reason="needs gomlx[serve]")
 
+import gomlx.serve  # noqa: E402
 from gomlx import cli  # noqa: E402
+from gomlx.serve import running  # noqa: E402
 
 
 class Running:
@@ -80,6 +83,14 @@ def test_what_outlasts_the_grace_is_told():
         last = answer.read().strip().splitlines()[-1]
         assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "draining"
         assert server.end()[0] == 0
+
+
+def test_what_is_left_of_the_grace_is_for_clients_who_read_slowly():
+    """The model may have ended long before its answer is sent."""
+    for grace, least in ((600, 500), (0, 5)):
+        made = running._Run(gomlx.serve.app({}), dict, grace, print)
+        asyncio.run(made._drain(grace))
+        assert least <= made._server.config.timeout_graceful_shutdown <= max(grace, 5)
 
 
 def test_a_second_signal_ends_it_at_once():

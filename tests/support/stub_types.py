@@ -116,7 +116,7 @@ RESULTS = {
     "isa": "str", "isa_reason": "str", "default_threads_reason": "str", "multiplies_bfloat16": "bool",
     "load_model": "Model", "describe": "dict[str, Any]", "describe_cache": "dict[str, Any]",
     "architectures": "list[dict[str, Any]]", "formats": "list[dict[str, Any]]",
-    "stream": "TokenStream", "sample": "list[int]",
+    "stream": "TokenStream", "session_bytes": "int", "sample": "list[int]",
     "minmax": PAIR, "meshgrid": "tuple[array, ...]", "unstack": "tuple[array, ...]",
     **dict.fromkeys(("broadcast_arrays", "split", "divmod", "quantize", "array.split"), "list[array]"),
     "broadcast_shapes": "tuple[int, ...]",

@@ -324,6 +324,33 @@ static PyObject *session_nbytes(PyObject *self, void *unused) {
     return PyLong_FromLongLong(bytes);
 }
 
+/* Its C session for a call that works on several at once. */
+static gm_session *session_from(module_state *state, PyObject *value) {
+    if (!PyObject_TypeCheck(value, (PyTypeObject *)state->session_type)) {
+        PyErr_SetString(PyExc_TypeError, "session_bytes: expected a sequence of sessions");
+        return NULL;
+    }
+    return py_session_open(value);
+}
+
+PyObject *bytes_of_sessions(PyObject *module, PyObject *value) {
+    module_state *state = PyModule_GetState(module);
+    PyObject *given = PySequence_Tuple(value), *made = NULL;
+    const Py_ssize_t n = given ? PyTuple_Size(given) : 0;
+    gm_session **sessions = given ? PyMem_Malloc(((size_t)n + 1) * sizeof(gm_session *)) : NULL;
+    Py_ssize_t at = 0;
+    int64_t bytes = 0;
+    if (given && !sessions)
+        PyErr_NoMemory();
+    while (sessions && at < n && (sessions[at] = session_from(state, PyTuple_GetItem(given, at))))
+        at++;
+    if (sessions && at == n)
+        made = gm_sessions_bytes(sessions, (size_t)n, &bytes) == GM_OK ? PyLong_FromLongLong(bytes) : raise_gm(state);
+    PyMem_Free(sessions);
+    Py_XDECREF(given);
+    return made;
+}
+
 static PyObject *session_length(PyObject *self, void *unused) {
     (void)unused;
     gm_session *session = py_session_open(self);

@@ -194,7 +194,7 @@ static bool read_prefill(PyObject *value, gm_prefill *out) {
 #define ARGUMENTS(X)                                                                                                   \
     X(session) X(tokenizer) X(prompt_ids) X(max_tokens) X(min_tokens) X(stop_ids) X(stop_texts) X(top_logprobs)        \
     X(processors) X(timeout) X(prefill) X(edits) X(activations) X(profile) X(adapters) X(mask)       \
-    X(prompt_logprobs)
+    X(prompt_logprobs) X(checkpoint)
 /* clang-format on */
 #define INDEX(name) arg_##name,
 #define TEXT(name) #name,
@@ -206,6 +206,7 @@ static bool read_request(module_state *state, PyObject *const *v, request *r) {
     if (!read_ids(v[arg_prompt_ids], &r->prompt, &r->n_prompt) ||
         (v[arg_max_tokens] && !read_count(v[arg_max_tokens], "max_tokens", &o->max_tokens)) ||
         (v[arg_min_tokens] && !read_count(v[arg_min_tokens], "min_tokens", &o->min_tokens)) ||
+        (v[arg_checkpoint] && !read_count(v[arg_checkpoint], "checkpoint", &o->checkpoint)) ||
         (v[arg_stop_ids] && !read_ids(v[arg_stop_ids], &r->stop_ids, &o->n_stop_ids)) ||
         (v[arg_stop_texts] && !read_stop_texts(v[arg_stop_texts], r)) ||
         !read_int(v[arg_top_logprobs], "top_logprobs", &o->top_logprobs) ||
