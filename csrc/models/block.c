@@ -21,6 +21,13 @@ gm_array *norm_apply(gm_scope *s, gm_array *x, gm_array *weight, int64_t width, 
     return gm_reshape(s, gm_rms_norm(s, heads, w, (float)eps), 2, (int64_t[]){n, k});
 }
 
+gm_activation pass_made(gm_scope *s, gm_pass *p, gm_array *x, gm_array *norm) {
+    gm_activation a = {.made = x, .norm = norm, .eps = (float)p->model->config.eps};
+    if (p->batch->training || !device_contracts(p->model->device)->makes_rows)
+        activation_rows(s, &a);
+    return a;
+}
+
 /* Repeats what attention computes inside its op in separate ops, for taps to read. */
 static bool look_inside(gm_scope *s, gm_pass *p, int64_t i, const gm_attention_inputs *in,
                         const gm_attention_spec *spec) {
@@ -103,10 +110,9 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
     return pass_tap(s, p, i, TAP_ATTENTION, mixed);
 }
 
-gm_array *attention_apply(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_array *x,
+gm_array *attention_apply(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_activation *x,
                           gm_array *residual) {
-    gm_activation in = {.x = x};
-    gm_activation mixed = {.x = attention_mix(s, p, i, w, &in, (attention_form){0})};
+    gm_activation mixed = pass_made(s, p, attention_mix(s, p, i, w, x, (attention_form){0}), GM_NONE);
     return output_apply(s, p, i, TAP_ATTENTION_OUTPUT, &w->o, &mixed, residual);
 }
 
@@ -139,15 +145,15 @@ static gm_array *head_logits(gm_scope *s, const gm_model *m, gm_activation *norm
 }
 
 gm_array *head_apply(gm_scope *s, gm_pass *p, gm_array *x, bool hidden) {
-    const gm_config *c = &p->model->config;
     if (hidden)
         return x;
     if (p->batch->logit_rows) {
         x = gm_take(s, x, p->batch->logit_rows, 0);
         p->positions = p->batch->taps ? gm_take(s, p->batch->positions, p->batch->logit_rows, 0) : NULL;
     }
-    gm_activation out = {.x = gm_rms_norm(s, x, p->model->norm, (float)c->eps)};
-    out.x = pass_tap(s, p, -1, TAP_FINAL_NORM, out.x);
+    gm_activation out = pass_made(s, p, x, p->model->norm);
+    if (p->batch->taps)
+        out.x = pass_tap(s, p, -1, TAP_FINAL_NORM, activation_rows(s, &out));
     return pass_tap(s, p, -1, TAP_LOGITS, head_logits(s, p->model, &out));
 }
 
@@ -189,8 +195,9 @@ gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool 
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const dense_layer *l = model_layer(m, i);
         x = pass_tap(s, &pass, i, TAP_INPUT, x);
-        x = attention_apply(s, &pass, i, &l->attention, gm_rms_norm(s, x, l->attention_norm, (float)m->config.eps), x);
-        gm_activation in = {.x = gm_rms_norm(s, x, l->mlp_norm, (float)m->config.eps)};
+        gm_activation in = pass_made(s, &pass, x, l->attention_norm);
+        x = attention_apply(s, &pass, i, &l->attention, &in, x);
+        in = pass_made(s, &pass, x, l->mlp_norm);
         x = mlp_output(s, &pass, i, &l->mlp, &in, false, x);
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);
     }

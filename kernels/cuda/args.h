@@ -318,6 +318,7 @@ typedef struct {
 #define TILED_STAGES(tile_bytes) ((tile_bytes) > 2304 ? 2 : 3)
 #define TILED_STAGE_TILES(tile_bytes) ((tile_bytes) > 2304 ? 1 : 2304 / (tile_bytes))
 #define TILED_SUMS 32
+#define TILED_COLUMNS 8 /* of mma: of tokens, or twice as many */
 typedef struct {
     gm_pack_args pack; /* row_map: on the device */
     cuda_format format;
@@ -339,9 +340,17 @@ typedef struct {
     cuda_format format;
 } cuda_matrix;
 /* out [tokens, rows], by CUDA_TOKENS of them: x @ weight.T + bias + residual, or, `glu` not NONE, act of it times the
- * same with `up`, as bfloat16 where out_bf16. */
+ * same with `up`, as bfloat16 where out_bf16. Of matrices in tiles: `more`, of the same k and format, whose rows follow
+ * those of weight, each into its own out; and x of float32 that is normed, rounded to bfloat16, or both, as it is read.
+ */
 #define CUDA_TOKENS 8
 #define CUDA_NO_GLU (-1)
+#define CUDA_MORE (GM_PRODUCTS - 1)
+typedef struct {
+    void *out;
+    cuda_matrix weight;
+    int64_t rows; /* 0: none */
+} cuda_more;
 typedef struct {
     void *out;
     const void *x;
@@ -351,6 +360,10 @@ typedef struct {
     int32_t x_type, glu, out_type;
     int32_t pass; /* tokens that go together, of matrices in tiles */
     float alpha, limit;
+    cuda_more more[CUDA_MORE];
+    const float *norm; /* or NULL */
+    float eps;
+    bool rounds;
 } cuda_packed_args;
 
 /* Mixtures: of each pair of token and expert a row of `units`, [tokens, top_k, inner]. What a product reads is rounded
