@@ -138,6 +138,13 @@ typedef struct {
 /* One row of each sequence, with max_blocks, the blocks that a cache may have, and n_blocks, those that one has now; n:
  * rows. */
 typedef gm_attention_args gm_attention_rows_args;
+/* The same of rows whose queries and keys are turned first, and whose keys and values go to their caches; n: rows. */
+typedef struct {
+    gm_rope_cache_args turn;      /* q_out: where the attention's q is made, if it is made */
+    const float *q_norm, *k_norm; /* [head_dim] of an RMSNorm of each head of q and k before that; or NULL */
+    float eps;
+    gm_attention_rows_args attention;
+} gm_turned_attention_args;
 /* Layers with a state, over rows of `sequences`; n: rows. */
 typedef struct {
     gm_cached_conv_args layer;

@@ -70,7 +70,11 @@ typedef struct {
     float scale, softcap;
     bool rounded; /* both factors of products, to bfloat16: of rows that train alone */
 } gm_attention_spec;
-typedef struct { gm_array *q, *k, *v, *angles, *sinks; } gm_attention_inputs;
+typedef struct {
+    gm_array *q, *k, *v, *angles, *sinks;
+    gm_array *q_norm, *k_norm; /* of each head, before rotation: of attention over caches alone */
+    float eps;                 /* of these norms */
+} gm_attention_inputs;
 /* A packed matrix that reads rows of sequences, and the trained matrices a [rank, k] and b [rows, rank] of a term
  * beside it, whose gradients are summed from sum_a and sum_b on. bias, residual and the sums may be GM_NONE. */
 typedef struct { gm_array *x, *weight, *bias, *residual, *a, *b, *sum_a, *sum_b, *starts; } gm_rounded_inputs;

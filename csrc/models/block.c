@@ -54,8 +54,11 @@ static gm_array *training_attention(gm_scope *s, gm_pass *p, int64_t i, const gm
         t->keys[i] = gm_rotate_rows(s, in->k, in->angles, spec->head_dim);
         t->values[i] = in->v;
     }
-    const gm_attention_inputs rotated = {gm_rotate_rows(s, in->q, in->angles, spec->head_dim), t->keys[source],
-                                         t->values[source], GM_NONE, in->sinks};
+    const gm_attention_inputs rotated = {.q = gm_rotate_rows(s, in->q, in->angles, spec->head_dim),
+                                         .k = t->keys[source],
+                                         .v = t->values[source],
+                                         .angles = GM_NONE,
+                                         .sinks = in->sinks};
     gm_attention_spec own = *spec;
     own.rounded = t->rounded;
     return gm_sequence_attention(s, &rotated, t->starts, &own);
@@ -71,6 +74,12 @@ static gm_array *half_of_heads(gm_scope *s, gm_array *x, int64_t half, int64_t h
     return gm_reshape(s, pairs, 2, (int64_t[]){n, width});
 }
 
+/* Whether attention itself norms each head of queries and keys: nobody else sees these, and the device is for it. */
+static bool turns_normed(const gm_pass *p, const gm_layer_config *l, const attention_weights *w) {
+    return !p->batch->training && !p->batch->taps && device_contracts(p->model->device)->makes_rows &&
+           (!w->q_norm || w->q_norm->size == l->head_dim) && (!w->k_norm || w->k_norm->size == l->head_dim);
+}
+
 gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_activation *x,
                         attention_form form) {
     const gm_config *c = &p->model->config;
@@ -81,14 +90,15 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
     gm_array *q = form.gate ? half_of_heads(s, given[0], 0, l->head_dim) : given[0];
     if (form.gate)
         *form.gate = half_of_heads(s, given[0], 1, l->head_dim);
-    if (w->q_norm)
+    const bool turned = turns_normed(p, l, w); /* heads are normed where they are turned */
+    if (w->q_norm && !turned)
         q = norm_apply(s, q, w->q_norm, w->q_norm->size, c->eps);
     if (l->has & HAS_KV) {
         k = given[1];
         v = given[n - 1];
         if (form.normed_values)
             v = norm_apply(s, v, NULL, l->head_dim, c->eps);
-        if (w->k_norm)
+        if (w->k_norm && !turned)
             k = norm_apply(s, k, w->k_norm, w->k_norm->size, c->eps);
         k = pass_tap(s, p, i, TAP_K, k);
         v = pass_tap(s, p, i, TAP_V, v);
@@ -102,7 +112,8 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
                                     .scale = (float)c->attention_scale,
                                     .softcap = (float)c->attention_softcap};
     gm_array *angles = pass_angles(s, p, l->kind), *sinks = w->sinks ? w->sinks : GM_NONE;
-    const gm_attention_inputs in = {q, k, v, angles, sinks};
+    gm_array *q_norm = turned && w->q_norm ? w->q_norm : GM_NONE, *k_norm = turned && w->k_norm ? w->k_norm : GM_NONE;
+    const gm_attention_inputs in = {q, k, v, angles, sinks, q_norm, k_norm, (float)c->eps};
     if (p->batch->taps && p->batch->taps->rotated && !look_inside(s, p, i, &in, &spec))
         return NULL;
     gm_array *mixed = p->batch->training ? training_attention(s, p, i, &in, &spec)

@@ -399,6 +399,15 @@ typedef struct {
 typedef gm_rope_cache_args cuda_rope_cache_args;
 #define CUDA_ATTENTION_DIM 512 /* of a head, at most */
 typedef gm_attention_args cuda_attention_args;
+/* Rows that decode, by attention.cu: a block of threads has a block of keys, and where `merges` says so the last of a
+ * row's merges them, of at most CUDA_MERGED; at most CUDA_TICKETS blocks of rows and kv heads. turns: queries and keys
+ * are normed and turned as they are read, and the row's own go to the cache. */
+#define CUDA_MERGED 32
+#define CUDA_TICKETS 4096
+typedef struct {
+    gm_turned_attention_args row;
+    bool turns, merges;
+} cuda_decode_args;
 typedef struct {
     gm_cached_conv_args layer;
     int64_t sequences;

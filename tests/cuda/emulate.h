@@ -30,6 +30,7 @@ struct emulated_facts { int threads, bytes; };
 #define UNROLL
 #define CONSTANT_TABLE static const
 #define DEVICE_TABLE static const
+#define DEVICE_COUNTS static
 
 /* Of the thread that runs now. */
 struct emulated_thread {
@@ -100,6 +101,8 @@ static inline uint32_t lanes_equal(uint32_t value) {
     return mask;
 }
 DEVICE void count_up(uint32_t *count) { ++*count; }
+DEVICE uint32_t take_number(uint32_t *count) { return (*count)++; }
+DEVICE float read_written(const float *p) { return *p; }
 DEVICE int count_bits(uint32_t bits) { return __builtin_popcount(bits); }
 
 DEVICE float float_of_bits(uint32_t bits) {

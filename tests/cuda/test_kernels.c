@@ -67,6 +67,7 @@ static const struct {
     {"rope_cache", check_rope_cache, "equal bits, of caches too"},
     {"attention", check_attention,
      "256 ulp of the largest, 2^14 and 2^17 where it rounds; a row's bits are those it has alone"},
+    {"turned_attention", check_turned_attention, "as attention; the bits of its parts, of caches too"},
     {"recurrent_conv", check_recurrent_conv, "16 ulp of the largest, states equal"},
     {"recurrent_delta", check_recurrent_delta, "256 ulp of the largest"},
     {"rms_norm_grad", check_rms_norm_grad, "256 ulp of the largest"},
