@@ -1,5 +1,5 @@
-/* turned.h - attention of rows that decode by contracts of its parts: norms of heads, rotation and the append to caches,
- * attention. */
+/* turned.h - attention of rows that decode by contracts of its parts: norms of heads, rotation and the append to
+ * caches, attention. */
 #ifndef GOMLX_TURNED_H
 #define GOMLX_TURNED_H
 #include "recorder.h"
@@ -16,8 +16,7 @@ static inline bool record_turned_apart(gm_recorder *r, const gm_turned_attention
     gm_rope_cache_args turn = a->turn;
     const int64_t dim = turn.head_dim;
     if (a->q_norm && !(turn.q = record_head_norms(r, turn.q, a->q_norm, n * turn.n_heads, dim, a->eps))) return false;
-    if (a->k_norm && turn.k &&
-        !(turn.k = record_head_norms(r, turn.k, a->k_norm, n * turn.n_kv_heads, dim, a->eps)))
+    if (a->k_norm && turn.k && !(turn.k = record_head_norms(r, turn.k, a->k_norm, n * turn.n_kv_heads, dim, a->eps)))
         return false;
     if (a->q_norm || a->k_norm) r->fence(r);
     if (!r->contracts->rope_cache(r, &turn, n)) return false;

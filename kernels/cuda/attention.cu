@@ -276,6 +276,46 @@ DEVICE bool is_last_block(int64_t count) {
     barrier();
     return number + 1 == count;
 }
+/* A warp's keys from `first` of a block on, which begins with key `start` of the sequence: they are on their way. */
+template <int TYPE, int DIM>
+DEVICE void attend_keys(attended<DIM> *s, const queries<DIM> &q, char *keys, const kv_place &from,
+                        const gm_attention_args &a, const two_rows &rows, int64_t start, int first, int last) {
+    const int lane = thread_index() % WARP;
+    char *values = keys + KEYS_EACH * DIM * 2;
+    load_values<TYPE, DIM>(values, from, first, KEYS_EACH / 2, last, lane, WARP);
+    commit_copies();
+    float score[KEYS_EACH / 8][4];
+    wait_copies<1>();
+    warp_barrier();
+    scores_of<TYPE, DIM, KEYS_EACH>(score, q, keys, a, rows, start + first);
+    warp_barrier();
+    load_values<TYPE, DIM>(keys, from, first + KEYS_EACH / 2, KEYS_EACH / 2, last, lane, WARP);
+    commit_copies();
+    weigh<DIM, KEYS_EACH>(s, score);
+    wait_copies<1>();
+    warp_barrier();
+    UNROLL for (int k = 0; k < KEYS_EACH / 32; k++)
+        add_values<TYPE>(s, score + 2 * k, values, 16 * k);
+    wait_copies<0>();
+    warp_barrier();
+    UNROLL for (int k = 0; k < KEYS_EACH / 32; k++)
+        add_values<TYPE>(s, score + KEYS_EACH / 16 + 2 * k, keys, 16 * k);
+}
+/* What a warp has of a share, to where the block joins it. */
+template <int DIM> DEVICE void keep_parts(const attended<DIM> &s, decoded_share *parts, int heads) {
+    const int warp = thread_index() / WARP, lane = thread_index() % WARP, low = lane / 4;
+    float *o = (float *)block_memory() + warp * 16 * DIM;
+    UNROLL for (int i = 0; i < 2; i++) {
+        const float l = sum_of_four(s.l[i]);
+        if (lane % 4 == 0) {
+            parts->m[warp][low + 8 * i] = s.m[i];
+            parts->l[warp][low + 8 * i] = l;
+        }
+        UNROLL for (int n = 0; n < DIM / 8; n++) UNROLL
+            for (int j = 0; j < 2; j++)
+                if (low + 8 * i < heads) o[(low + 8 * i) * DIM + n * 8 + lane % 4 * 2 + j] = s.o[n][2 * i + j];
+    }
+}
 template <int TYPE, int DIM> DEVICE void attend_block(const cuda_decode_args &given) {
     const gm_attention_args &a = given.row.attention;
     SHARED decoded_share parts;
@@ -292,7 +332,7 @@ template <int TYPE, int DIM> DEVICE void attend_block(const cuda_decode_args &gi
     const bool fresh = given.turns && given.row.turn.k && start + last == end;
     const bool fresh_warp = fresh && (last - 1) / KEYS_EACH == warp;
     /* Of a warp: its keys, and values of a half of them; the other half comes where the keys were. */
-    char *keys = block_memory() + warp * (KEYS_EACH * 3 / 2) * DIM * 2, *values = keys + KEYS_EACH * DIM * 2;
+    char *keys = block_memory() + warp * (KEYS_EACH * 3 / 2) * DIM * 2;
     attended<DIM> s;
     begin_attended(&s);
     if (first < last && !fresh_warp) load_keys<TYPE, DIM>(keys, from, first, KEYS_EACH, lane, WARP);
@@ -310,37 +350,10 @@ template <int TYPE, int DIM> DEVICE void attend_block(const cuda_decode_args &gi
     if (first < last) {
         if (fresh_warp) load_keys<TYPE, DIM>(keys, from, first, KEYS_EACH, lane, WARP);
         commit_copies();
-        load_values<TYPE, DIM>(values, from, first, KEYS_EACH / 2, last, lane, WARP);
-        commit_copies();
-        float score[KEYS_EACH / 8][4];
-        wait_copies<1>();
-        warp_barrier();
-        scores_of<TYPE, DIM, KEYS_EACH>(score, q, keys, a, {{begin, begin}, {end, end}}, start + first);
-        warp_barrier();
-        load_values<TYPE, DIM>(keys, from, first + KEYS_EACH / 2, KEYS_EACH / 2, last, lane, WARP);
-        commit_copies();
-        weigh<DIM, KEYS_EACH>(&s, score);
-        wait_copies<1>();
-        warp_barrier();
-        UNROLL for (int k = 0; k < KEYS_EACH / 32; k++)
-            add_values<TYPE>(&s, score + 2 * k, values, 16 * k);
-        wait_copies<0>();
-        warp_barrier();
-        UNROLL for (int k = 0; k < KEYS_EACH / 32; k++)
-            add_values<TYPE>(&s, score + KEYS_EACH / 16 + 2 * k, keys, 16 * k);
+        attend_keys<TYPE, DIM>(&s, q, keys, from, a, {{begin, begin}, {end, end}}, start, first, last);
     }
     barrier(); /* nobody needs keys and values any more */
-    float *o = (float *)block_memory() + warp * 16 * DIM;
-    UNROLL for (int i = 0; i < 2; i++) {
-        const float l = sum_of_four(s.l[i]);
-        if (lane % 4 == 0) {
-            parts.m[warp][low + 8 * i] = s.m[i];
-            parts.l[warp][low + 8 * i] = l;
-        }
-        UNROLL for (int n = 0; n < DIM / 8; n++) UNROLL
-            for (int j = 0; j < 2; j++)
-                if (low + 8 * i < heads) o[(low + 8 * i) * DIM + n * 8 + lane % 4 * 2 + j] = s.o[n][2 * i + j];
-    }
+    keep_parts<DIM>(s, &parts, heads);
     barrier();
     join_shares<DIM>(a, parts, (const float *)block_memory(), row, head, heads, index);
     const int count = (int)((end + GM_KV_BLOCK - 1) / GM_KV_BLOCK - begin / GM_KV_BLOCK);

@@ -141,7 +141,8 @@ DEVICE void read_part(const cuda_packed_args &a, const tiled_room &room, const t
             const auto put = [&](auto two) {
                 UNROLL for (int u = lane; u < units; u += WARP) {
                     four_words eight;
-                    UNROLL for (int i = 0; i < 4; i++) eight.at[i] = two(u * 8 + 2 * i);
+                    UNROLL for (int i = 0; i < 4; i++)
+                        eight.at[i] = two(u * 8 + 2 * i);
                     room.x[((begin / 32 + u / 4) * s.columns + column) * 4 + u % 4] = eight;
                 }
             };

@@ -286,8 +286,8 @@ typedef struct {
     int64_t tokens, k;
 } made_pair;
 static made_pair random_made_rows(int64_t tokens, int64_t k, bool normed, gm_row_form form) {
-    const made_pair m = {random_operand(tokens * k, GM_T_F32, SMALL), random_operand(k, GM_T_F32, SMALL), {0}, {0},
-                         tokens, k};
+    const made_pair m = {
+        random_operand(tokens * k, GM_T_F32, SMALL), random_operand(k, GM_T_F32, SMALL), {0}, {0}, tokens, k};
     made_pair made = m;
     made.host = (gm_made_rows){floats_of(m.x.host), normed ? floats_of(m.norm.host) : NULL, 1e-5f, form};
     made.device = (gm_made_rows){floats_of(m.x.device), normed ? floats_of(m.norm.device) : NULL, 1e-5f, form};

@@ -1,6 +1,6 @@
-/* made.c - products of float32 rows that are normed, and brought into the form that matrices multiply, as they are read:
- * one operation, so that a device may do all of it at once. Which of them are normed is said by whoever makes the node;
- * as the processor does it, the bits are those of the operations one by one. */
+/* made.c - products of float32 rows that are normed, and brought into the form that matrices multiply, as they are
+ * read: one operation, so that a device may do all of it at once. Which of them are normed is said by whoever makes the
+ * node; as the processor does it, the bits are those of the operations one by one. */
 #include <string.h>
 #include "ops/products/packed.h"
 
