@@ -86,6 +86,30 @@ typedef struct { /* out [tokens, rows] = act(x @ gate.T) * (x @ up.T); n: tokens
     bool prompt; /* as of gm_packed_matmul_args */
 } gm_packed_glu_args;
 
+/* Rows that a product makes of float32 ones as it reads them: x / rms(x) * norm, in a form. */
+typedef struct {
+    const float *x, *norm; /* norm NULL: x as it is */
+    float eps;
+    gm_row_form form;
+} gm_made_rows;
+#define GM_PRODUCTS 3
+typedef struct {
+    float *out;
+    gm_matrix weight;
+    const float *bias; /* or NULL */
+} gm_product_part;
+typedef struct { /* out of each part = rows @ weight.T + bias, of one k; the first + residual; n: tokens */
+    gm_made_rows rows;
+    gm_product_part parts[GM_PRODUCTS];
+    int count;             /* of parts */
+    const float *residual; /* as of gm_packed_matmul_args */
+    bool prompt;           /* likewise */
+} gm_packed_products_args;
+typedef struct { /* packed_glu of such rows: its x and form are what is made of them; n: tokens */
+    gm_made_rows rows;
+    gm_packed_glu_args glu;
+} gm_made_glu_args;
+
 /* out [tokens, out_dim] = the sum over a token's `top_k` experts of weight * down(act(gate x) * up x); n: tokens. A
  * stack holds the panels of expert 0, then 1, ...; which product an expert's rows are for is data. */
 typedef struct {
@@ -114,6 +138,13 @@ typedef struct {
 /* One row of each sequence, with max_blocks, the blocks that a cache may have, and n_blocks, those that one has now; n:
  * rows. */
 typedef gm_attention_args gm_attention_rows_args;
+/* The same of rows whose queries and keys are turned first, and whose keys and values go to their caches; n: rows. */
+typedef struct {
+    gm_rope_cache_args turn;      /* q_out: where the attention's q is made, if it is made */
+    const float *q_norm, *k_norm; /* [head_dim] of an RMSNorm of each head of q and k before that; or NULL */
+    float eps;
+    gm_attention_rows_args attention;
+} gm_turned_attention_args;
 /* Layers with a state, over rows of `sequences`; n: rows. */
 typedef struct {
     gm_cached_conv_args layer;

@@ -70,10 +70,21 @@ typedef struct {
     float scale, softcap;
     bool rounded; /* both factors of products, to bfloat16: of rows that train alone */
 } gm_attention_spec;
-typedef struct { gm_array *q, *k, *v, *angles, *sinks; } gm_attention_inputs;
+typedef struct {
+    gm_array *q, *k, *v, *angles, *sinks;
+    gm_array *q_norm, *k_norm; /* of each head, before rotation: of attention over caches alone */
+    float eps;                 /* of these norms */
+} gm_attention_inputs;
 /* A packed matrix that reads rows of sequences, and the trained matrices a [rank, k] and b [rows, rank] of a term
  * beside it, whose gradients are summed from sum_a and sum_b on. bias, residual and the sums may be GM_NONE. */
 typedef struct { gm_array *x, *weight, *bias, *residual, *a, *b, *sum_a, *sum_b, *starts; } gm_rounded_inputs;
+/* float32 rows [n, k] that products read as x / rms(x) * norm, of dtype type: float32, bfloat16 or GM_PACKED
+ * activations. norm, float32 [k], may be GM_NONE: x as it is. */
+typedef struct {
+    gm_array *x, *norm;
+    float eps;
+    gm_dtype type;
+} gm_made_inputs;
 /* One layer's gated delta rule. tiled: value head h reads key head h % n_key_heads, else h / (heads of each). */
 typedef struct {
     int slot, n_key_heads, n_value_heads;

@@ -21,6 +21,13 @@ gm_array *norm_apply(gm_scope *s, gm_array *x, gm_array *weight, int64_t width, 
     return gm_reshape(s, gm_rms_norm(s, heads, w, (float)eps), 2, (int64_t[]){n, k});
 }
 
+gm_activation pass_made(gm_scope *s, gm_pass *p, gm_array *x, gm_array *norm) {
+    gm_activation a = {.made = x, .norm = norm, .eps = (float)p->model->config.eps};
+    if (p->batch->training || !device_contracts(p->model->device)->makes_rows)
+        activation_rows(s, &a);
+    return a;
+}
+
 /* Repeats what attention computes inside its op in separate ops, for taps to read. */
 static bool look_inside(gm_scope *s, gm_pass *p, int64_t i, const gm_attention_inputs *in,
                         const gm_attention_spec *spec) {
@@ -47,8 +54,11 @@ static gm_array *training_attention(gm_scope *s, gm_pass *p, int64_t i, const gm
         t->keys[i] = gm_rotate_rows(s, in->k, in->angles, spec->head_dim);
         t->values[i] = in->v;
     }
-    const gm_attention_inputs rotated = {gm_rotate_rows(s, in->q, in->angles, spec->head_dim), t->keys[source],
-                                         t->values[source], GM_NONE, in->sinks};
+    const gm_attention_inputs rotated = {.q = gm_rotate_rows(s, in->q, in->angles, spec->head_dim),
+                                         .k = t->keys[source],
+                                         .v = t->values[source],
+                                         .angles = GM_NONE,
+                                         .sinks = in->sinks};
     gm_attention_spec own = *spec;
     own.rounded = t->rounded;
     return gm_sequence_attention(s, &rotated, t->starts, &own);
@@ -64,6 +74,12 @@ static gm_array *half_of_heads(gm_scope *s, gm_array *x, int64_t half, int64_t h
     return gm_reshape(s, pairs, 2, (int64_t[]){n, width});
 }
 
+/* Whether attention itself norms each head of queries and keys: nobody else sees these, and the device is for it. */
+static bool turns_normed(const gm_pass *p, const gm_layer_config *l, const attention_weights *w) {
+    return !p->batch->training && !p->batch->taps && device_contracts(p->model->device)->makes_rows &&
+           (!w->q_norm || w->q_norm->size == l->head_dim) && (!w->k_norm || w->k_norm->size == l->head_dim);
+}
+
 gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_activation *x,
                         attention_form form) {
     const gm_config *c = &p->model->config;
@@ -74,14 +90,15 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
     gm_array *q = form.gate ? half_of_heads(s, given[0], 0, l->head_dim) : given[0];
     if (form.gate)
         *form.gate = half_of_heads(s, given[0], 1, l->head_dim);
-    if (w->q_norm)
+    const bool turned = turns_normed(p, l, w); /* heads are normed where they are turned */
+    if (w->q_norm && !turned)
         q = norm_apply(s, q, w->q_norm, w->q_norm->size, c->eps);
     if (l->has & HAS_KV) {
         k = given[1];
         v = given[n - 1];
         if (form.normed_values)
             v = norm_apply(s, v, NULL, l->head_dim, c->eps);
-        if (w->k_norm)
+        if (w->k_norm && !turned)
             k = norm_apply(s, k, w->k_norm, w->k_norm->size, c->eps);
         k = pass_tap(s, p, i, TAP_K, k);
         v = pass_tap(s, p, i, TAP_V, v);
@@ -95,7 +112,8 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
                                     .scale = (float)c->attention_scale,
                                     .softcap = (float)c->attention_softcap};
     gm_array *angles = pass_angles(s, p, l->kind), *sinks = w->sinks ? w->sinks : GM_NONE;
-    const gm_attention_inputs in = {q, k, v, angles, sinks};
+    gm_array *q_norm = turned && w->q_norm ? w->q_norm : GM_NONE, *k_norm = turned && w->k_norm ? w->k_norm : GM_NONE;
+    const gm_attention_inputs in = {q, k, v, angles, sinks, q_norm, k_norm, (float)c->eps};
     if (p->batch->taps && p->batch->taps->rotated && !look_inside(s, p, i, &in, &spec))
         return NULL;
     gm_array *mixed = p->batch->training ? training_attention(s, p, i, &in, &spec)
@@ -103,10 +121,9 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
     return pass_tap(s, p, i, TAP_ATTENTION, mixed);
 }
 
-gm_array *attention_apply(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_array *x,
+gm_array *attention_apply(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_activation *x,
                           gm_array *residual) {
-    gm_activation in = {.x = x};
-    gm_activation mixed = {.x = attention_mix(s, p, i, w, &in, (attention_form){0})};
+    gm_activation mixed = pass_made(s, p, attention_mix(s, p, i, w, x, (attention_form){0}), GM_NONE);
     return output_apply(s, p, i, TAP_ATTENTION_OUTPUT, &w->o, &mixed, residual);
 }
 
@@ -139,15 +156,15 @@ static gm_array *head_logits(gm_scope *s, const gm_model *m, gm_activation *norm
 }
 
 gm_array *head_apply(gm_scope *s, gm_pass *p, gm_array *x, bool hidden) {
-    const gm_config *c = &p->model->config;
     if (hidden)
         return x;
     if (p->batch->logit_rows) {
         x = gm_take(s, x, p->batch->logit_rows, 0);
         p->positions = p->batch->taps ? gm_take(s, p->batch->positions, p->batch->logit_rows, 0) : NULL;
     }
-    gm_activation out = {.x = gm_rms_norm(s, x, p->model->norm, (float)c->eps)};
-    out.x = pass_tap(s, p, -1, TAP_FINAL_NORM, out.x);
+    gm_activation out = pass_made(s, p, x, p->model->norm);
+    if (p->batch->taps)
+        out.x = pass_tap(s, p, -1, TAP_FINAL_NORM, activation_rows(s, &out));
     return pass_tap(s, p, -1, TAP_LOGITS, head_logits(s, p->model, &out));
 }
 
@@ -189,8 +206,9 @@ gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool 
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const dense_layer *l = model_layer(m, i);
         x = pass_tap(s, &pass, i, TAP_INPUT, x);
-        x = attention_apply(s, &pass, i, &l->attention, gm_rms_norm(s, x, l->attention_norm, (float)m->config.eps), x);
-        gm_activation in = {.x = gm_rms_norm(s, x, l->mlp_norm, (float)m->config.eps)};
+        gm_activation in = pass_made(s, &pass, x, l->attention_norm);
+        x = attention_apply(s, &pass, i, &l->attention, &in, x);
+        in = pass_made(s, &pass, x, l->mlp_norm);
         x = mlp_output(s, &pass, i, &l->mlp, &in, false, x);
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);
     }

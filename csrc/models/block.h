@@ -73,6 +73,9 @@ static inline const void *model_layer(const gm_model *m, int64_t i) {
 }
 /* RMSNorm over the last `width` numbers: x [n, k] as rows of heads when width < k. weight NULL: none. */
 gm_array *norm_apply(gm_scope *s, gm_array *x, gm_array *weight, int64_t width, double eps);
+/* x normed over all of it (norm GM_NONE: as it is), for layers: where the model's device has products that do so as
+ * they read rows, not yet. */
+gm_activation pass_made(gm_scope *s, gm_pass *p, gm_array *x, gm_array *norm);
 /* What some families' attention has besides. normed_values: of RMS 1 without weights; where the layer has no v_proj
  * they are the keys' projection. gate: where gates [n, n_heads * head_dim] go that q_proj gives with the queries. */
 typedef struct {
@@ -83,7 +86,7 @@ typedef struct {
  * the caller's: float32 [n, n_heads * head_dim]. x: the normed input. */
 gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_activation *x,
                         attention_form form);
-gm_array *attention_apply(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_array *x,
+gm_array *attention_apply(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_activation *x,
                           gm_array *residual);
 /* What a linear layer gives to the residual stream (GM_NONE: it comes to it later), seen at a point. */
 gm_array *output_apply(gm_scope *s, gm_pass *p, int64_t i, gm_tap_point point, const gm_linear *w, gm_activation *x,

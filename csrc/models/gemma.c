@@ -93,11 +93,11 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const layer *l = model_layer(m, i);
         x = pass_tap(s, &pass, i, TAP_INPUT, x);
-        gm_array *in = gm_rms_norm(s, x, l->attention_norm, eps);
-        gm_array *mixed = attention_apply(s, &pass, i, &l->attention, in, GM_NONE);
+        gm_activation in = pass_made(s, &pass, x, l->attention_norm);
+        gm_array *mixed = attention_apply(s, &pass, i, &l->attention, &in, GM_NONE);
         mixed = gm_rms_norm(s, mixed, l->attention_end_norm, eps);
         x = gm_add(s, x, pass_tap(s, &pass, i, TAP_ATTENTION_OUTPUT, mixed));
-        gm_activation inner = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
+        gm_activation inner = pass_made(s, &pass, x, l->mlp_norm);
         gm_array *fed = mlp_apply(s, &l->mlp, &inner, true, GM_NONE);
         fed = gm_rms_norm(s, fed, l->mlp_end_norm, eps);
         x = gm_add(s, x, pass_tap(s, &pass, i, TAP_MLP, fed));

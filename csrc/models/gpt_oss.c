@@ -70,8 +70,9 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const layer *l = model_layer(m, i);
         x = pass_tap(s, &pass, i, TAP_INPUT, x);
-        x = attention_apply(s, &pass, i, &l->attention, gm_rms_norm(s, x, l->attention_norm, eps), x);
-        gm_activation in = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
+        gm_activation in = pass_made(s, &pass, x, l->attention_norm);
+        x = attention_apply(s, &pass, i, &l->attention, &in, x);
+        in = (gm_activation){.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
         gm_array *fed = experts_apply(s, &pass, i, &l->experts, (expert_inputs){in.x, &in, GM_NONE}, act);
         x = gm_add(s, x, pass_tap(s, &pass, i, TAP_MLP, fed));
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);

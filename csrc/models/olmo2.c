@@ -33,10 +33,11 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const dense_layer *l = model_layer(m, i);
         x = pass_tap(s, &pass, i, TAP_INPUT, x);
-        gm_array *mixed = attention_apply(s, &pass, i, &l->attention, x, GM_NONE);
+        gm_activation in = pass_made(s, &pass, x, GM_NONE);
+        gm_array *mixed = attention_apply(s, &pass, i, &l->attention, &in, GM_NONE);
         mixed = gm_rms_norm(s, mixed, l->attention_norm, eps);
         x = gm_add(s, x, pass_tap(s, &pass, i, TAP_ATTENTION_OUTPUT, mixed));
-        gm_activation in = {.x = x};
+        in = pass_made(s, &pass, x, GM_NONE);
         gm_array *fed = gm_rms_norm(s, mlp_apply(s, &l->mlp, &in, false, GM_NONE), l->mlp_norm, eps);
         x = gm_add(s, x, pass_tap(s, &pass, i, TAP_MLP, fed));
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);

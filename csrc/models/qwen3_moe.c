@@ -32,14 +32,15 @@ static gm_status configure(const config_source *s, gm_config *c) {
 
 static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden) {
     gm_pass pass = {.model = m, .batch = b};
-    float eps = (float)m->config.eps;
     gm_array *x = embed_tokens(s, &pass);
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const layer *l = model_layer(m, i);
         x = pass_tap(s, &pass, i, TAP_INPUT, x);
-        x = attention_apply(s, &pass, i, &l->dense.attention, gm_rms_norm(s, x, l->dense.attention_norm, eps), x);
-        gm_activation in = {.x = gm_rms_norm(s, x, l->dense.mlp_norm, eps)};
+        gm_activation in = pass_made(s, &pass, x, l->dense.attention_norm);
+        x = attention_apply(s, &pass, i, &l->dense.attention, &in, x);
+        in = pass_made(s, &pass, x, l->dense.mlp_norm);
         if (m->config.layers[i].has & HAS_EXPERTS) {
+            activation_rows(s, &in);
             const expert_activation act = {MOE_SWIGLU, 0, 0};
             gm_array *fed = experts_apply(s, &pass, i, &l->experts, (expert_inputs){in.x, &in, GM_NONE}, act);
             x = gm_add(s, x, pass_tap(s, &pass, i, TAP_MLP, fed));

@@ -4,13 +4,19 @@
 
 static gm_array *or_none(gm_array *x) { return x ? x : GM_NONE; }
 
+gm_array *activation_rows(gm_scope *s, gm_activation *x) {
+    if (!x->x && x->made)
+        x->x = array_is_none(x->norm) ? x->made : gm_rms_norm(s, x->made, x->norm, x->eps);
+    return x->x;
+}
+
 /* x as a packed layer reads it. */
 static gm_array *rows_for(gm_scope *s, const gm_linear *l, gm_activation *x) {
     if (l->int8)
-        return x->int8 ? x->int8 : (x->int8 = gm_quantize_activations(s, x->x));
+        return x->int8 ? x->int8 : (x->int8 = gm_quantize_activations(s, activation_rows(s, x)));
     if (l->bf16)
-        return x->bf16 ? x->bf16 : (x->bf16 = gm_astype(s, x->x, GM_BFLOAT16));
-    return x->x;
+        return x->bf16 ? x->bf16 : (x->bf16 = gm_astype(s, activation_rows(s, x), GM_BFLOAT16));
+    return activation_rows(s, x);
 }
 
 /* The low-rank terms of the layer over x, in float32, and what is added to them. */
@@ -50,7 +56,7 @@ static bool is_rounded_term(const gm_linear *l) {
 static gm_array *product(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *bias, gm_array *residual) {
     if (is_rounded_term(l)) {
         const gm_low_rank *t = l->terms;
-        const gm_rounded_inputs given = {.x = x->x,
+        const gm_rounded_inputs given = {.x = activation_rows(s, x),
                                          .weight = l->weight,
                                          .bias = bias,
                                          .residual = residual,
@@ -61,9 +67,11 @@ static gm_array *product(gm_scope *s, const gm_linear *l, gm_activation *x, gm_a
                                          .starts = t->groups};
         return gm_rounded_linear(s, &given, t->scale);
     }
+    if (l->n_terms)
+        residual = terms_of(s, l, activation_rows(s, x), residual);
     if (l->rounded)
-        return gm_rounded_matmul(s, x->x, l->weight, bias, terms_of(s, l, x->x, residual));
-    return gm_packed_matmul(s, rows_for(s, l, x), l->weight, bias, terms_of(s, l, x->x, residual));
+        return gm_rounded_matmul(s, activation_rows(s, x), l->weight, bias, residual);
+    return gm_packed_matmul(s, rows_for(s, l, x), l->weight, bias, residual);
 }
 
 /* From the lengths of W's rows w, as |w + scale * t|^2 is |w|^2 + scale * t . (2 w + scale * t), so that W is read
@@ -96,7 +104,7 @@ static gm_array *brought_to_length(gm_scope *s, const gm_linear *l, gm_activatio
 
 static gm_array *apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
     if (l->whole)
-        return whole_product(s, l->whole, x->x, terms_of(s, l, x->x, residual));
+        return whole_product(s, l->whole, activation_rows(s, x), terms_of(s, l, activation_rows(s, x), residual));
     if (l->n_terms && l->terms[0].magnitude)
         return brought_to_length(s, l, x, residual);
     return product(s, l, x, l->bias ? l->bias : GM_NONE, residual);
@@ -141,7 +149,7 @@ static gm_array *brought_by_row_terms(gm_scope *s, const gm_linear *l, gm_array 
 }
 
 /* Adds the terms of single rows to what the layers give for x. */
-static void add_row_terms(gm_scope *s, const gm_linear *const *layers, int n, gm_array *x, gm_array **y) {
+static void add_row_terms(gm_scope *s, const gm_linear *const *layers, int n, gm_activation *x, gm_array **y) {
     const low_rank_term *terms[LINEAR_MOST];
     int n_terms[LINEAR_MOST];
     bool any = false;
@@ -151,23 +159,56 @@ static void add_row_terms(gm_scope *s, const gm_linear *const *layers, int n, gm
         any |= n_terms[i] > 0;
     }
     if (any)
-        low_rank_add(s, x, (low_rank_layers){terms, n_terms, n}, y);
-}
-
-void linear_apply_all(gm_scope *s, const gm_linear *const *layers, int n, gm_activation *x, gm_array **y) {
-    for (int i = 0; i < n; i++)
-        y[i] = brought_by_row_terms(s, layers[i], apply(s, layers[i], x, GM_NONE), GM_NONE);
-    add_row_terms(s, layers, n, x->x, y);
-}
-
-gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
-    gm_array *y = brought_by_row_terms(s, l, apply(s, l, x, residual), residual);
-    add_row_terms(s, &l, 1, x->x, &y);
-    return y;
+        low_rank_add(s, activation_rows(s, x), (low_rank_layers){terms, n_terms, n}, y);
 }
 
 /* Whether it reads float32 rows besides what its packed matrix does. */
 static bool has_terms(const gm_linear *l) { return l->n_terms || l->n_row_terms || l->whole; }
+
+/* Whether packed layers alone read x, in one form, and make it themselves. */
+static bool make_rows(const gm_linear *const *layers, int n, const gm_activation *x) {
+    bool do_so = x->made && !x->x && !x->int8 && !x->bf16;
+    for (int i = 0; i < n; i++)
+        do_so = do_so && !has_terms(layers[i]) && !layers[i]->rounded && layers[i]->int8 == layers[0]->int8 &&
+                layers[i]->bf16 == layers[0]->bf16;
+    return do_so;
+}
+
+static gm_made_inputs made_inputs(const gm_linear *l, const gm_activation *x) {
+    return (gm_made_inputs){x->made, x->norm, x->eps, l->int8 ? GM_PACKED : l->bf16 ? GM_BFLOAT16 : GM_FLOAT32};
+}
+
+static void made_products(gm_scope *s, const gm_linear *const *layers, int n, gm_activation *x, gm_array *residual,
+                          gm_array **y) {
+    const gm_made_inputs rows = made_inputs(layers[0], x);
+    gm_array *weights[LINEAR_MOST], *biases[LINEAR_MOST];
+    for (int i = 0; i < n; i++) {
+        weights[i] = layers[i]->weight;
+        biases[i] = or_none(layers[i]->bias);
+    }
+    gm_packed_products(s, &rows, weights, biases, n, residual, y);
+}
+
+void linear_apply_all(gm_scope *s, const gm_linear *const *layers, int n, gm_activation *x, gm_array **y) {
+    if (make_rows(layers, n, x)) {
+        made_products(s, layers, n, x, GM_NONE, y);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        y[i] = brought_by_row_terms(s, layers[i], apply(s, layers[i], x, GM_NONE), GM_NONE);
+    add_row_terms(s, layers, n, x, y);
+}
+
+gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
+    gm_array *y;
+    if (make_rows(&l, 1, x)) {
+        made_products(s, &l, 1, x, residual, &y);
+        return y;
+    }
+    y = brought_by_row_terms(s, l, apply(s, l, x, residual), residual);
+    add_row_terms(s, &l, 1, x, &y);
+    return y;
+}
 
 gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up, gm_activation *x, bool gelu,
                          const gm_linear *next) {
@@ -183,7 +224,10 @@ gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up
                           : next->int8 && !dense ? GM_PACKED
                           : next->bf16           ? GM_BFLOAT16
                                                  : GM_FLOAT32;
-    gm_array *y = gm_packed_glu(s, rows_for(s, gate, x), gate->weight, up->weight, gelu, type);
+    const gm_made_inputs rows = made_inputs(gate, x);
+    gm_array *y = make_rows((const gm_linear *const[]){gate, up}, 2, x)
+                      ? gm_made_glu(s, &rows, gate->weight, up->weight, gelu, type)
+                      : gm_packed_glu(s, rows_for(s, gate, x), gate->weight, up->weight, gelu, type);
     return type == GM_PACKED     ? (gm_activation){.int8 = y}
            : type == GM_BFLOAT16 ? (gm_activation){.bf16 = y}
                                  : (gm_activation){.x = y};

@@ -37,8 +37,14 @@ typedef struct {
 } gm_linear;
 
 /* An input of several linear layers: float32, and quantised or rounded once, when the first of them needs it. x NULL:
- * it exists only in the form of the one layer that reads it. */
-typedef struct { gm_array *x, *int8, *bf16; } gm_activation;
+ * it exists only in the form of the one layer that reads it, or it is what `made` becomes by an RMSNorm (norm GM_NONE:
+ * what made is), which the layers that read it may do themselves. */
+typedef struct {
+    gm_array *x, *int8, *bf16;
+    gm_array *made, *norm;
+    float eps;
+} gm_activation;
+gm_array *activation_rows(gm_scope *s, gm_activation *x); /* float32 */
 
 /* x @ weight.T + bias + residual; residual may be GM_NONE. */
 gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual);

@@ -18,6 +18,7 @@ struct gm_step {
     gm_phase_profile *profile; /* of the current run, or NULL */
     gm_plan *plan;
     bool running, packing; /* a run is under way; the model's matrices are being packed before it */
+    bool asked;            /* of the run, on a device: the copies of its results are under way */
     bool in_rows;          /* the plan reads the matrices as they were before packing */
     int64_t packing_ns;    /* that this took */
 };
@@ -202,16 +203,18 @@ static gm_status place_results(gm_step *st) {
     return GM_OK;
 }
 
-/* After a run on a device. */
-static gm_status read_results(const gm_step *st) {
+/* On a device the copies of the results follow the run at once, so that nothing waits for the host between them. */
+static gm_status ask_results(gm_step *st, int64_t deadline_ns) {
     const gm_array *const roots[3] = {st->logits, st->sums, st->best};
-    if (!st->model->device)
+    if (!st->model->device || st->asked)
         return GM_OK;
+    GM_TRY(device_issue(plan_queue(st->plan), deadline_ns));
     for (int i = 0; i < 3; i++)
         if (st->here[i])
             GM_TRY(device_copy(st->model->device, st->here[i], array_ptr(roots[i]),
                                (size_t)roots[i]->size * array_item(roots[i])));
-    return device_await(st->model->device);
+    st->asked = true;
+    return GM_OK;
 }
 
 static gm_status make_plan(gm_step *st) {
@@ -244,6 +247,7 @@ static gm_status start_run(gm_step *st) {
     queue_profile(plan_queue(st->plan), st->profile);
     queue_begin(plan_queue(st->plan), st->model->threads);
     st->running = true;
+    st->asked = false;
     return GM_OK;
 }
 
@@ -341,9 +345,12 @@ gm_status step_run(gm_step *st, int slice_ms) {
             return status;
         }
     }
-    status = queue_go_on(plan_queue(st->plan), slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0);
+    const int64_t deadline = slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0;
+    status = ask_results(st, deadline);
     if (status == GM_OK)
-        status = read_results(st);
+        status = queue_go_on(plan_queue(st->plan), deadline);
+    if (status == GM_OK && st->model->device)
+        status = device_await(st->model->device);
     if (status != GM_AGAIN)
         end_run(st, status != GM_OK);
     return status;

@@ -1,5 +1,6 @@
 /* launch_decoder.c - fused parts of decoders, attention over caches and over plain arrays. */
 #include "cpu/launch.h"
+#include "turned.h"
 
 /* ---- attention over the caches of sequences ---- */
 
@@ -22,6 +23,10 @@ bool cpu_attention_rows(gm_recorder *r, const gm_attention_rows_args *a, int64_t
     if (!windowed) r->scale(r, a->n_blocks);
     r->fence(r);
     return LAUNCH(r, attention_merge, &rows, n * a->n_heads, 1 + 4096 / a->head_dim, 0);
+}
+
+bool cpu_turned_attention(gm_recorder *r, const gm_turned_attention_args *a, int64_t n) {
+    return record_turned_apart(r, a, n);
 }
 
 /* ---- layers with a state: rows of several sequences; grains count their mean number, rounded up ---- */

@@ -2,6 +2,7 @@
  * way. */
 #include <assert.h>
 #include "cpu/launch.h"
+#include "made_rows.h"
 
 /* Dense panels keep denormals: in float16 they are numbers of some size. */
 static int format_flags(int format) { return format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0; }
@@ -329,3 +330,9 @@ bool cpu_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
     }
     return true;
 }
+
+/* ---- of rows that are normed first ---- */
+bool cpu_packed_products(gm_recorder *r, const gm_packed_products_args *a, int64_t n) {
+    return record_products_apart(r, a, n);
+}
+bool cpu_made_glu(gm_recorder *r, const gm_made_glu_args *a, int64_t n) { return record_glu_apart(r, a, n); }

@@ -334,6 +334,7 @@ typedef struct {
 #define TILED_STAGES(tile_bytes) ((tile_bytes) > 2304 ? 2 : 3)
 #define TILED_STAGE_TILES(tile_bytes) ((tile_bytes) > 2304 ? 1 : 2304 / (tile_bytes))
 #define TILED_SUMS 32
+#define TILED_COLUMNS 8 /* of mma: of tokens, or twice as many */
 typedef struct {
     gm_pack_args pack; /* row_map: on the device */
     cuda_format format;
@@ -355,9 +356,17 @@ typedef struct {
     cuda_format format;
 } cuda_matrix;
 /* out [tokens, rows], by CUDA_TOKENS of them: x @ weight.T + bias + residual, or, `glu` not NONE, act of it times the
- * same with `up`, as bfloat16 where out_bf16. */
+ * same with `up`, as bfloat16 where out_bf16. Of matrices in tiles: `more`, of the same k and format, whose rows follow
+ * those of weight, each into its own out; and x of float32 that is normed, rounded to bfloat16, or both, as it is read.
+ */
 #define CUDA_TOKENS 8
 #define CUDA_NO_GLU (-1)
+#define CUDA_MORE (GM_PRODUCTS - 1)
+typedef struct {
+    void *out;
+    cuda_matrix weight;
+    int64_t rows; /* 0: none */
+} cuda_more;
 typedef struct {
     void *out;
     const void *x;
@@ -367,6 +376,10 @@ typedef struct {
     int32_t x_type, glu, out_type;
     int32_t pass; /* tokens that go together, of matrices in tiles */
     float alpha, limit;
+    cuda_more more[CUDA_MORE];
+    const float *norm; /* or NULL */
+    float eps;
+    bool rounds;
 } cuda_packed_args;
 
 /* Mixtures: of each pair of token and expert a row of `units`, [tokens, top_k, inner]. What a product reads is rounded
@@ -402,6 +415,15 @@ typedef struct {
 typedef gm_rope_cache_args cuda_rope_cache_args;
 #define CUDA_ATTENTION_DIM 512 /* of a head, at most */
 typedef gm_attention_args cuda_attention_args;
+/* Rows that decode, by attention.cu: a block of threads has a block of keys, and where `merges` says so the last of a
+ * row's merges them, of at most CUDA_MERGED; at most CUDA_TICKETS blocks of rows and kv heads. turns: queries and keys
+ * are normed and turned as they are read, and the row's own go to the cache. */
+#define CUDA_MERGED 32
+#define CUDA_TICKETS 4096
+typedef struct {
+    gm_turned_attention_args row;
+    bool turns, merges;
+} cuda_decode_args;
 typedef struct {
     gm_cached_conv_args layer;
     int64_t sequences;

@@ -5,7 +5,7 @@
  * keys by itself, a warp a part of it, and blocks are merged by another kernel; a row of a prompt goes through tiles of
  * keys, from the first that it sees. Both are cut at places of the cache alone, and keys that a row does not see change
  * no bit. */
-#include "functions.cuh"
+#include "kv.cuh"
 
 #define KEYS_EACH (GM_KV_BLOCK / (CUDA_THREADS / WARP)) /* of a block, of a warp of rows that decode */
 #define TILE_KEYS(dim) ((dim) > 128 ? 32 : 64)          /* of a tile of rows of prompts */
@@ -218,7 +218,106 @@ DEVICE void join_shares(const gm_attention_args &a, const decoded_share &parts, 
         }
     }
 }
-template <int TYPE, int DIM> DEVICE void attend_block(const gm_attention_args &a) {
+/* Before values come, a warp's memory for them has rows of float32: of a head of queries each, then two besides. */
+template <int DIM> DEVICE float *turned_row(int warp, int i) {
+    return (float *)(block_memory() + warp * (KEYS_EACH * 3 / 2) * DIM * 2 + KEYS_EACH * DIM * 2) + i * DIM;
+}
+template <int DIM> DEVICE float *turned_query(int head) {
+    return turned_row<DIM>(head % (CUDA_THREADS / WARP), head / (CUDA_THREADS / WARP));
+}
+/* A head by a warp: normed, if there is a weight, to `out`. */
+DEVICE void norm_head(const cuda_decode_args &a, const float *x, const float *norm, float *out) {
+    const int lane = thread_index() % WARP, dim = (int)a.row.turn.head_dim;
+    float scale = 1;
+    if (norm) {
+        float squares = 0;
+        for (int d = lane; d < dim; d += WARP) squares = fmaf(x[d], x[d], squares);
+        squares = join_warp(squares, [](float y, float z) { return y + z; });
+        scale = 1.0f / sqrtf(squares / (float)dim + a.row.eps);
+    }
+    for (int d = lane; d < dim; d += WARP) out[d] = norm ? x[d] * scale * norm[d] : x[d];
+    warp_barrier();
+}
+/* This warp's part of what is turned: queries from head `head` on, and, where `fresh`, the row's own key and value,
+ * which go to their place in the cache. */
+template <int TYPE, int DIM>
+DEVICE void turn_row(const cuda_decode_args &a, int64_t row, int64_t head, int heads, int64_t kv_head, bool fresh,
+                     const kv_place &to) {
+    const gm_rope_cache_args &t = a.row.turn;
+    const int warps = CUDA_THREADS / WARP, warp = thread_index() / WARP, lane = thread_index() % WARP;
+    const float *angles = t.angles + row * 2 * t.half;
+    float *normed = turned_row<DIM>(warp, 2);
+    for (int h = warp; h < heads; h += warps) {
+        float *out = turned_query<DIM>(h);
+        norm_head(a, t.q + row * t.q_stride + (head + h) * t.head_dim, a.row.q_norm, normed);
+        for (int d = lane; d < t.head_dim; d += WARP) out[d] = rotated_value(normed, angles, t.half, d);
+        warp_barrier();
+    }
+    if (fresh && warp >= warps - 2) { /* the last warps, which have the fewest queries */
+        const bool is_key = warp == warps - 1;
+        const float *x = is_key ? t.k + row * t.k_stride : t.v + row * t.v_stride;
+        norm_head(a, x + kv_head * t.head_dim, is_key ? a.row.k_norm : nullptr, normed);
+        store_kv((char *)(is_key ? to.keys : to.values), t.kv_type, t.positions[row], t.head_dim, is_key, lane, WARP,
+                 [&](int64_t d) { return rotated_value(normed, angles, is_key ? t.half : 0, d); });
+    }
+    barrier();
+}
+template <int DIM> DEVICE void merge_group(const gm_attention_args &a, int64_t row, int64_t head, int heads, int count);
+DEVICE_COUNTS uint32_t blocks_done[CUDA_TICKETS]; /* of a row and kv head */
+/* Whether this block is the last of `count` of a row and kv head to end, for all of its threads. */
+DEVICE bool is_last_block(int64_t count) {
+    SHARED uint32_t number;
+    barrier();
+    if (thread_index() == 0) {
+        uint32_t *done = blocks_done + block_index();
+        number = take_number(done);
+        if (number + 1 == count) *done = 0;
+    }
+    barrier();
+    return number + 1 == count;
+}
+/* A warp's keys from `first` of a block on, which begins with key `start` of the sequence: they are on their way. */
+template <int TYPE, int DIM>
+DEVICE void attend_keys(attended<DIM> *s, const queries<DIM> &q, char *keys, const kv_place &from,
+                        const gm_attention_args &a, const two_rows &rows, int64_t start, int first, int last) {
+    const int lane = thread_index() % WARP;
+    char *values = keys + KEYS_EACH * DIM * 2;
+    load_values<TYPE, DIM>(values, from, first, KEYS_EACH / 2, last, lane, WARP);
+    commit_copies();
+    float score[KEYS_EACH / 8][4];
+    wait_copies<1>();
+    warp_barrier();
+    scores_of<TYPE, DIM, KEYS_EACH>(score, q, keys, a, rows, start + first);
+    warp_barrier();
+    load_values<TYPE, DIM>(keys, from, first + KEYS_EACH / 2, KEYS_EACH / 2, last, lane, WARP);
+    commit_copies();
+    weigh<DIM, KEYS_EACH>(s, score);
+    wait_copies<1>();
+    warp_barrier();
+    UNROLL for (int k = 0; k < KEYS_EACH / 32; k++)
+        add_values<TYPE>(s, score + 2 * k, values, 16 * k);
+    wait_copies<0>();
+    warp_barrier();
+    UNROLL for (int k = 0; k < KEYS_EACH / 32; k++)
+        add_values<TYPE>(s, score + KEYS_EACH / 16 + 2 * k, keys, 16 * k);
+}
+/* What a warp has of a share, to where the block joins it. */
+template <int DIM> DEVICE void keep_parts(const attended<DIM> &s, decoded_share *parts, int heads) {
+    const int warp = thread_index() / WARP, lane = thread_index() % WARP, low = lane / 4;
+    float *o = (float *)block_memory() + warp * 16 * DIM;
+    UNROLL for (int i = 0; i < 2; i++) {
+        const float l = sum_of_four(s.l[i]);
+        if (lane % 4 == 0) {
+            parts->m[warp][low + 8 * i] = s.m[i];
+            parts->l[warp][low + 8 * i] = l;
+        }
+        UNROLL for (int n = 0; n < DIM / 8; n++) UNROLL
+            for (int j = 0; j < 2; j++)
+                if (low + 8 * i < heads) o[(low + 8 * i) * DIM + n * 8 + lane % 4 * 2 + j] = s.o[n][2 * i + j];
+    }
+}
+template <int TYPE, int DIM> DEVICE void attend_block(const cuda_decode_args &given) {
+    const gm_attention_args &a = given.row.attention;
     SHARED decoded_share parts;
     const int64_t group = a.n_heads / a.n_kv_heads, cuts = (group + 15) / 16;
     const int64_t row = block_index() / (a.n_kv_heads * cuts), kv_head = block_index() / cuts % a.n_kv_heads;
@@ -230,52 +329,35 @@ template <int TYPE, int DIM> DEVICE void attend_block(const gm_attention_args &a
     const int warp = thread_index() / WARP, lane = thread_index() % WARP, first = warp * KEYS_EACH, low = lane / 4;
     const int last = end - start < GM_KV_BLOCK ? (int)(end - start) : GM_KV_BLOCK;
     const kv_place from = kv_at<TYPE>(a, row, kv_head, block);
+    const bool fresh = given.turns && given.row.turn.k && start + last == end;
+    const bool fresh_warp = fresh && (last - 1) / KEYS_EACH == warp;
     /* Of a warp: its keys, and values of a half of them; the other half comes where the keys were. */
-    char *keys = block_memory() + warp * (KEYS_EACH * 3 / 2) * DIM * 2, *values = keys + KEYS_EACH * DIM * 2;
+    char *keys = block_memory() + warp * (KEYS_EACH * 3 / 2) * DIM * 2;
     attended<DIM> s;
     begin_attended(&s);
+    if (first < last && !fresh_warp) load_keys<TYPE, DIM>(keys, from, first, KEYS_EACH, lane, WARP);
+    queries<DIM> q;
+    if (given.turns) {
+        turn_row<TYPE, DIM>(given, row, head, heads, kv_head, fresh, from);
+        load_queries<TYPE>(&q, low < heads ? turned_query<DIM>(low) : nullptr,
+                           low + 8 < heads ? turned_query<DIM>(low + 8) : nullptr, a);
+        barrier();
+    } else {
+        const float *rows = a.q + (row * a.n_heads + head) * a.head_dim;
+        load_queries<TYPE>(&q, low < heads ? rows + low * a.head_dim : nullptr,
+                           low + 8 < heads ? rows + (low + 8) * a.head_dim : nullptr, a);
+    }
     if (first < last) {
-        load_keys<TYPE, DIM>(keys, from, first, KEYS_EACH, lane, WARP);
+        if (fresh_warp) load_keys<TYPE, DIM>(keys, from, first, KEYS_EACH, lane, WARP);
         commit_copies();
-        load_values<TYPE, DIM>(values, from, first, KEYS_EACH / 2, last, lane, WARP);
-        commit_copies();
-        float score[KEYS_EACH / 8][4];
-        {
-            queries<DIM> q;
-            const float *rows = a.q + (row * a.n_heads + head) * a.head_dim;
-            load_queries<TYPE>(&q, low < heads ? rows + low * a.head_dim : nullptr,
-                               low + 8 < heads ? rows + (low + 8) * a.head_dim : nullptr, a);
-            wait_copies<1>();
-            warp_barrier();
-            scores_of<TYPE, DIM, KEYS_EACH>(score, q, keys, a, {{begin, begin}, {end, end}}, start + first);
-        }
-        warp_barrier();
-        load_values<TYPE, DIM>(keys, from, first + KEYS_EACH / 2, KEYS_EACH / 2, last, lane, WARP);
-        commit_copies();
-        weigh<DIM, KEYS_EACH>(&s, score);
-        wait_copies<1>();
-        warp_barrier();
-        UNROLL for (int k = 0; k < KEYS_EACH / 32; k++)
-            add_values<TYPE>(&s, score + 2 * k, values, 16 * k);
-        wait_copies<0>();
-        warp_barrier();
-        UNROLL for (int k = 0; k < KEYS_EACH / 32; k++)
-            add_values<TYPE>(&s, score + KEYS_EACH / 16 + 2 * k, keys, 16 * k);
+        attend_keys<TYPE, DIM>(&s, q, keys, from, a, {{begin, begin}, {end, end}}, start, first, last);
     }
     barrier(); /* nobody needs keys and values any more */
-    float *o = (float *)block_memory() + warp * 16 * DIM;
-    UNROLL for (int i = 0; i < 2; i++) {
-        const float l = sum_of_four(s.l[i]);
-        if (lane % 4 == 0) {
-            parts.m[warp][low + 8 * i] = s.m[i];
-            parts.l[warp][low + 8 * i] = l;
-        }
-        UNROLL for (int n = 0; n < DIM / 8; n++) UNROLL
-            for (int j = 0; j < 2; j++)
-                if (low + 8 * i < heads) o[(low + 8 * i) * DIM + n * 8 + lane % 4 * 2 + j] = s.o[n][2 * i + j];
-    }
+    keep_parts<DIM>(s, &parts, heads);
     barrier();
     join_shares<DIM>(a, parts, (const float *)block_memory(), row, head, heads, index);
+    const int count = (int)((end + GM_KV_BLOCK - 1) / GM_KV_BLOCK - begin / GM_KV_BLOCK);
+    if (given.merges && is_last_block(count)) merge_group<DIM>(a, row, head, heads, count);
 }
 /* Shares of a row and head, in the order of blocks: threads that are DIM apart have every so many of them. */
 template <int DIM> DEVICE void merge_blocks(const gm_attention_args &a) {
@@ -309,6 +391,45 @@ template <int DIM> DEVICE void merge_blocks(const gm_attention_args &a) {
     if (thread_index() >= a.head_dim) return;
     for (int i = 1; i < parts; i++) sum += sums[thread_index() + i * DIM];
     a.out[(row * a.n_heads + head) * a.head_dim + thread_index()] = sum / l;
+}
+
+/* The same of heads side by side, of at most CUDA_MERGED shares, which a warp's lanes have: the bits are those of
+ * merge_blocks, whose other warps have no shares then. */
+template <int DIM>
+DEVICE void merge_group(const gm_attention_args &a, int64_t row, int64_t head, int heads, int count) {
+    static_assert(CUDA_MERGED == WARP, "a lane has a share");
+    constexpr int PARTS = CUDA_THREADS / DIM;
+    const int lane = thread_index() % WARP, each = (int)a.head_dim + 2;
+    float *keep = (float *)block_memory(), *sums = keep + 16 * CUDA_MERGED; /* of heads */
+    for (int h = thread_index() / WARP; h < heads; h += CUDA_THREADS / WARP) {
+        const float *share = share_place(a, row, head + h, lane) + a.head_dim;
+        const bool sink = a.sinks && lane == 0;
+        const float m = lane < count ? read_written(share) : -INFINITY,
+                    own = lane < count ? read_written(share + 1) : 0;
+        float top = sink ? a.sinks[head + h] * LOG2_E : -INFINITY;
+        top = join_warp(m > top ? m : top, [](float x, float y) { return y > x ? y : x; });
+        top = top == -INFINITY ? 0.0f : top;
+        float l = sink ? power_of_two(a.sinks[head + h] * LOG2_E - top) : 0;
+        const float factor = power_of_two(m - top);
+        if (lane < count) l = fmaf(own, factor, l);
+        l = join_warp(l, [](float x, float y) { return x + y; });
+        keep[h * CUDA_MERGED + lane] = factor;
+        if (lane == 0) sums[h] = l;
+    }
+    barrier();
+    for (int i = thread_index(); i < heads * a.head_dim; i += CUDA_THREADS) {
+        const int h = i / (int)a.head_dim, d = i % (int)a.head_dim;
+        const float *share = share_place(a, row, head + h, 0) + d;
+        float sum[PARTS] = {0};
+        for (int first = 0; first < count; first += PARTS) UNROLL
+            for (int p = 0; p < PARTS; p++)
+                if (first + p < count)
+                    sum[p] = fmaf(read_written(share + (first + p) * each), keep[h * CUDA_MERGED + first + p], sum[p]);
+        float total = sum[0];
+        UNROLL for (int p = 1; p < PARTS; p++)
+            total += sum[p];
+        a.out[(row * a.n_heads + head + h) * a.head_dim + d] = total / sums[h];
+    }
 }
 
 /* ---- rows of prompts: a block has a tile of them, a warp of it a head ---- */
@@ -375,7 +496,7 @@ template <int TYPE, int DIM> DEVICE void attend_tile(const gm_attention_args &a)
 
 #define ATTENTION(type, TYPE, DIM)                                                                                     \
     KERNEL(gm_attention_tile_##type##_##DIM, cuda_attention_args, CUDA_THREADS) { attend_tile<TYPE, DIM>(a); }         \
-    KERNEL(gm_attention_block_##type##_##DIM, cuda_attention_args, CUDA_THREADS) { attend_block<TYPE, DIM>(a); }
+    KERNEL(gm_attention_block_##type##_##DIM, cuda_decode_args, CUDA_THREADS) { attend_block<TYPE, DIM>(a); }
 #define ATTENTIONS(DIM)                                                                                                \
     ATTENTION(f16, GM_T_F16, DIM)                                                                                      \
     ATTENTION(bf16, GM_T_BF16, DIM)                                                                                    \

@@ -1,6 +1,7 @@
 /* decoder.cu - parts of decoders: gated units, soft caps, routes of mixtures, rotary positions and the append to
  * caches, attention over caches, convolutions with a state. Caches are laid out as quants.h says, whatever the device.
  */
+#include "kv.cuh"
 #include "units.cuh"
 
 /* ---- gated units, soft caps ---- */
@@ -67,39 +68,6 @@ KERNEL(gm_rope_angles, cuda_rope_angles_args, CUDA_THREADS) {
     r.out[row * 2 * r.half + at] = cosf(angle) * r.factor;
     r.out[row * 2 * r.half + r.half + at] = sinf(angle) * r.factor;
 }
-/* Value d of x, of which the first 2 * half are rotated. */
-DEVICE float rotated_value(const float *x, const float *angles, int64_t half, int64_t d) {
-    if (d >= 2 * half) return x[d];
-    const int64_t pair = d < half ? d : d - half;
-    const float c = angles[pair], s = angles[half + pair], low = x[pair], high = x[half + pair];
-    return d < half ? fmaf(-high, s, low * c) : fmaf(low, s, high * c);
-}
-#define KV_UNIT (GM_KV_LANES * 34) /* bytes of a unit of int8 */
-DEVICE int64_t kv_bytes(int type, int64_t n) { return type == GM_T_KV_Q8_0 ? n / 32 * 34 : n * item_size(type); }
-DEVICE int64_t unit_offset(int64_t in_block, int64_t d, int64_t dim) {
-    return (in_block / GM_KV_LANES * (dim / 32) + d / 32) * KV_UNIT;
-}
-/* Of a head's keys of a block, where value d of a key is. */
-DEVICE int64_t key_place(int64_t in_block, int64_t d, int64_t dim) {
-    return in_block / GM_KV_LANES * GM_KV_LANES * dim + d * GM_KV_LANES + in_block % GM_KV_LANES;
-}
-/* 32 values of a position, value(i), as int8. */
-template <class F> DEVICE void store_unit(char *unit, int lane, int first, int step, F value) {
-    uint32_t top = 0;
-    for (int i = 0; i < 32; i++) {
-        const uint32_t bits = bits_of_float(value(i)) & 0x7fffffff;
-        top = bits > top ? bits : top;
-    }
-    const bool finite = top < 0x7f800000;
-    const uint16_t rounded = half_of_float(float_of_bits(top) / 127);
-    const uint16_t half = finite ? rounded < 0x7bff ? rounded : (uint16_t)0x7bff : (uint16_t)0x7e00;
-    const float d = float_of_half(half), inverse = finite && d > 0 ? 1 / d : 0;
-    ((uint16_t *)unit)[lane] = half;
-    for (int i = 0; i < 32; i++) {
-        const float v = finite ? value(i) * inverse : 0.0f;
-        unit[2 * GM_KV_LANES + first + step * i] = (char)(int)rintf(v > -127 ? v < 127 ? v : 127.0f : -127.0f);
-    }
-}
 /* A head of a row: of q, then of keys, then of values. */
 KERNEL(gm_rope_cache, cuda_rope_cache_args, CUDA_THREADS) {
     const int64_t row = block_index(), head = block_index_y(), dim = a.head_dim, half = a.half;
@@ -117,19 +85,12 @@ KERNEL(gm_rope_cache, cuda_rope_cache_args, CUDA_THREADS) {
     }
     const bool is_key = head < a.n_heads + a.n_kv_heads;
     const int64_t h = head - a.n_heads - (is_key ? 0 : a.n_kv_heads), position = a.positions[row];
-    const int64_t at = position % GM_KV_BLOCK, turned = is_key ? half : 0;
-    const int lane = (int)(position % GM_KV_LANES);
+    const int64_t turned = is_key ? half : 0;
     const float *x = is_key ? a.k + row * a.k_stride + h * dim : a.v + row * a.v_stride + h * dim;
     char *to = (char *)(is_key ? a.keys : a.values)[a.sequence[row]].blocks[position / GM_KV_BLOCK] +
                h * kv_bytes(a.kv_type, GM_KV_BLOCK * dim);
-    if (a.kv_type == GM_T_KV_Q8_0) {
-        for (int64_t d = thread_index() * 32; d < dim; d += CUDA_THREADS * 32)
-            store_unit(to + unit_offset(at, d, dim), lane, is_key ? lane : 32 * lane, is_key ? GM_KV_LANES : 1,
-                       [&](int i) { return rotated_value(x, angles, turned, d + i); });
-        return;
-    }
-    for (int64_t d = thread_index(); d < dim; d += CUDA_THREADS)
-        store_float(to, is_key ? key_place(at, d, dim) : at * dim + d, rotated_value(x, angles, turned, d), a.kv_type);
+    store_kv(to, a.kv_type, position, dim, is_key, thread_index(), CUDA_THREADS,
+             [&](int64_t d) { return rotated_value(x, angles, turned, d); });
 }
 
 /* ---- attention: a block's threads are the keys of a block of the cache, then the values' dimensions ----

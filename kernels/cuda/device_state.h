@@ -22,7 +22,8 @@ struct gm_device_state {
     driver_context *context;
     driver_stream *stream;
     driver_event *events[MARKS];
-    _Atomic uint64_t marks; /* the last one */
+    _Atomic uint64_t marks;   /* the last one */
+    _Atomic int64_t usual_ns; /* that the last wait took which was no short one */
     atomic_bool ending, lost;
     cuda_module module;
     cuda_waiting waiting;

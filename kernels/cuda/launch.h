@@ -65,9 +65,11 @@ static inline int float_index(int type) { return type - GM_T_F16; }
 static inline int64_t blocks_of(int64_t n, int64_t each) { return (n + each - 1) / each; }
 static inline bool is_aligned(const void *p, size_t bytes) { return (uintptr_t)p % bytes == 0; }
 
-/* What other work is made of: launch_products.c, launch_reductions.c. */
+/* What other work is made of: launch_products.c, launch_reductions.c, launch_elements.c. */
 void cuda_start_product(const cuda_product_args *p);
 void cuda_start_softmax(const gm_softmax_args *a, int64_t rows);
+void cuda_start_rms_norm(const gm_rms_norm_args *a, int64_t rows);
+void cuda_start_copy(const gm_copy_args *a, int64_t n);
 
 /* Products of prompts' rows (launch_prompts.c), by the tensor cores, of matrices of 16 bits and quantised ones. */
 static inline bool prompt_takes(const gm_matrix *w) { return w->format != GM_QUANT_f32 && w->k % 8 == 0; }

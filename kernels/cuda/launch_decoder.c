@@ -30,11 +30,13 @@ static void launch_rope_angles(const void *args, int64_t begin, int64_t end) {
     cuda_start(CUDA_rope_angles, by_threads(end * p.angles.half), CUDA_THREADS, 0, &p);
 }
 CUDA_CONTRACT(rope_angles)
-static void launch_rope_cache(const void *args, int64_t begin, int64_t end) {
-    const gm_rope_cache_args *a = args;
-    const int64_t blocks[3] = {end, a->n_heads + (a->k ? 2 * a->n_kv_heads : 0), 1};
-    (void)begin;
+static void start_turn(const gm_rope_cache_args *a, int64_t rows) {
+    const int64_t blocks[3] = {rows, a->n_heads + (a->k ? 2 * a->n_kv_heads : 0), 1};
     cuda_start_grid(CUDA_rope_cache, blocks, CUDA_THREADS, 0, a);
+}
+static void launch_rope_cache(const void *args, int64_t begin, int64_t end) {
+    (void)begin;
+    start_turn(args, end);
 }
 CUDA_CONTRACT(rope_cache)
 
@@ -67,12 +69,16 @@ static void start_tiles(const gm_attention_args *a, int dim, int64_t tiles) {
     const int64_t blocks[3] = {tiles, a->n_kv_heads * blocks_of(group, warps), 1};
     cuda_start_grid(halves_kernel(a, dim, ATTENTION_TILE), blocks, (int)warps * 32, TILE_SHARED(halves_dims[dim]), a);
 }
-static void start_blocks(const gm_attention_args *a, int dim, int64_t rows) {
+static void start_blocks(const gm_turned_attention_args *row, bool turns, int dim, int64_t rows) {
+    const gm_attention_args *a = &row->attention;
     const int64_t cuts = blocks_of(a->n_heads / a->n_kv_heads, HEADS_AT_ONCE);
     const int64_t blocks[3] = {rows * a->n_kv_heads * cuts, a->max_blocks, 1};
-    cuda_start_grid(halves_kernel(a, dim, ATTENTION_BLOCK), blocks, CUDA_THREADS, BLOCK_SHARED(halves_dims[dim]), a);
-    cuda_start((cuda_kernel)(CUDA_attention_blocks_64 + dim * ATTENTION_KERNELS), rows * a->n_heads, CUDA_THREADS, 0,
-               a);
+    const bool merges = a->max_blocks <= CUDA_MERGED && blocks[0] <= CUDA_TICKETS;
+    const cuda_decode_args p = {*row, turns, merges};
+    cuda_start_grid(halves_kernel(a, dim, ATTENTION_BLOCK), blocks, CUDA_THREADS, BLOCK_SHARED(halves_dims[dim]), &p);
+    if (!merges)
+        cuda_start((cuda_kernel)(CUDA_attention_blocks_64 + dim * ATTENTION_KERNELS), rows * a->n_heads, CUDA_THREADS,
+                   0, a);
 }
 
 static void launch_attention(const void *args, int64_t begin, int64_t end) {
@@ -90,25 +96,66 @@ bool cuda_attention(gm_recorder *r, const gm_attention_args *a, int64_t n) {
     if (a->head_dim > CUDA_ATTENTION_DIM) return r->lack(r, WIDE_HEADS);
     return r->launch(r, launch_attention, a, sizeof *a, n, 0, 0);
 }
+static void start_rows(const gm_attention_args *a, int64_t rows) {
+    const int64_t blocks[3] = {rows * a->n_heads, a->max_blocks, 1};
+    cuda_start_grid(CUDA_attention_split, blocks, CUDA_THREADS, 0, a);
+    cuda_start(CUDA_attention_merge, rows * a->n_heads, CUDA_THREADS, 0, a);
+}
 static void launch_attention_rows(const void *args, int64_t begin, int64_t end) {
     const gm_attention_args *a = args;
-    const int64_t blocks[3] = {end * a->n_heads, a->max_blocks, 1};
     const int dim = halves_dim(a);
     (void)begin;
-    if (dim >= 0) {
-        start_blocks(a, dim, end);
-        return;
-    }
-    cuda_start_grid(CUDA_attention_split, blocks, CUDA_THREADS, 0, a);
-    cuda_start(CUDA_attention_merge, end * a->n_heads, CUDA_THREADS, 0, a);
+    if (dim < 0) start_rows(a, end);
+    else start_blocks(&(gm_turned_attention_args){.attention = *a}, false, dim, end);
+}
+/* Room for shares of all blocks that a row may see. */
+static bool rows_workspace(gm_recorder *r, gm_attention_args *a, int64_t n) {
+    const int64_t window_blocks = a->window / GM_KV_BLOCK + 2;
+    if (a->window > 0 && window_blocks < a->max_blocks) a->max_blocks = window_blocks;
+    a->partial = r->workspace(r, (size_t)(n * a->n_heads * a->max_blocks * (a->head_dim + 2)) * sizeof(float));
+    return a->partial != NULL;
 }
 bool cuda_attention_rows(gm_recorder *r, const gm_attention_rows_args *a, int64_t n) {
     gm_attention_args rows = *a;
-    const int64_t window_blocks = a->window / GM_KV_BLOCK + 2;
     if (a->head_dim > CUDA_ATTENTION_DIM) return r->lack(r, WIDE_HEADS);
-    if (a->window > 0 && window_blocks < a->max_blocks) rows.max_blocks = window_blocks;
-    rows.partial = r->workspace(r, (size_t)(n * a->n_heads * rows.max_blocks * (a->head_dim + 2)) * sizeof(float));
-    return rows.partial && r->launch(r, launch_attention_rows, &rows, sizeof rows, n, 0, 0);
+    return rows_workspace(r, &rows, n) && r->launch(r, launch_attention_rows, &rows, sizeof rows, n, 0, 0);
+}
+typedef struct {
+    gm_turned_attention_args row;
+    float *q, *k; /* normed heads, where a kernel of its own makes them; or NULL */
+} turned_job;
+static const float *start_head_norms(const gm_turned_attention_args *a, float *out, const float *x, const float *weight,
+                                     int64_t heads) {
+    if (!out) return x;
+    const int64_t dim = a->turn.head_dim;
+    cuda_start_rms_norm(
+        &(gm_rms_norm_args){
+            .out = out, .x = x, .weight = weight, .type = GM_T_F32, .x_stride = dim, .dim = dim, .eps = a->eps},
+        heads);
+    return out;
+}
+static void launch_turned_attention(const void *args, int64_t begin, int64_t end) {
+    const turned_job *job = args;
+    gm_turned_attention_args a = job->row;
+    const int dim = halves_dim(&a.attention);
+    (void)begin;
+    if (dim >= 0) {
+        start_blocks(&a, true, dim, end);
+        return;
+    }
+    a.turn.q = start_head_norms(&a, job->q, a.turn.q, a.q_norm, end * a.turn.n_heads);
+    a.turn.k = start_head_norms(&a, job->k, a.turn.k, a.k_norm, end * a.turn.n_kv_heads);
+    start_turn(&a.turn, end);
+    start_rows(&a.attention, end);
+}
+bool cuda_turned_attention(gm_recorder *r, const gm_turned_attention_args *a, int64_t n) {
+    turned_job job = {.row = *a};
+    const size_t head = (size_t)(n * a->turn.head_dim) * sizeof(float);
+    const bool norms_k = a->k_norm && a->turn.k;
+    if (a->attention.head_dim > CUDA_ATTENTION_DIM) return r->lack(r, WIDE_HEADS);
+    if (a->q_norm && !(job.q = r->workspace(r, head * (size_t)a->turn.n_heads + 1))) return false;
+    if (norms_k && !(job.k = r->workspace(r, head * (size_t)a->turn.n_kv_heads + 1))) return false;
+    return rows_workspace(r, &job.row.attention, n) && r->launch(r, launch_turned_attention, &job, sizeof job, n, 0, 0);
 }
 
 /* ---- layers with a state ---- */

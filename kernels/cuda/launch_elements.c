@@ -139,18 +139,20 @@ static void copy_walk(const gm_copy_args *a, const cuda_walk *w, void *out, cons
     cuda_start_step(&step, kernel, &p, sizeof p);
 }
 
-static void launch_copy(const void *args, int64_t begin, int64_t end) {
-    const gm_copy_args *a = args;
+void cuda_start_copy(const gm_copy_args *a, int64_t n) {
     const int64_t *const strides[2] = {a->out_strides, a->in_strides};
     cuda_walk w;
-    (void)begin;
-    if (end == 0 || !walk_of(&w, a->ndim, a->shape, 2, strides)) return;
+    if (n == 0 || !walk_of(&w, a->ndim, a->shape, 2, strides)) return;
     for (int64_t i = 0; i < w.outer; i++) {
         int64_t offset[2];
         walk_outer(&w, 2, i, offset);
         copy_walk(a, &w, at_out(a->out, offset[0], type_bytes(a->out_type)),
                   at(a->in, offset[1], type_bytes(a->in_type)));
     }
+}
+static void launch_copy(const void *args, int64_t begin, int64_t end) {
+    (void)begin;
+    cuda_start_copy(args, end);
 }
 CUDA_CONTRACT(copy)
 

@@ -1,6 +1,7 @@
 /* launch_packed.c - products of packed matrices. */
 #include <string.h>
 #include "cuda/launch.h"
+#include "made_rows.h"
 
 #define INT8_ROWS "int8 activations"
 #define TILED_FILL 132 /* blocks that a large card has at once, one on each of its processors */
@@ -28,7 +29,8 @@ static size_t tiled_memory(const cuda_packed_args *p, int64_t columns) {
     const int warps = TILED_THREADS / 32, tile = TILED_ROWS * (cuda_tile_values(f->format) / f->values) * f->bytes;
     const int64_t stage = TILED_STAGE_TILES(tile) * tile, sums = (TILED_SUMS * TILED_ROWS + columns) * 4;
     const int64_t totals = p->k / 16 * columns * 4; /* at most */
-    return (size_t)(warps * (TILED_STAGES(tile) * stage + sums) + p->k * columns * 2 + totals);
+    const int64_t norm = p->norm ? (warps * TILED_COLUMNS + p->k) * 4 : 0;
+    return (size_t)(warps * (TILED_STAGES(tile) * stage + sums) + p->k * columns * 2 + totals + norm);
 }
 /* Whether a matrix is in tiles, or in rows that make such. */
 static bool makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {
@@ -37,16 +39,16 @@ static bool makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {
 }
 /* bfloat16 rows are one column each, float32 rows two. As many tokens go together as fit. */
 static bool start_tiled(cuda_packed_args *p) {
-    const bool rounded = p->x_type == GM_T_BF16, is_bf16 = p->weight.format.format == GM_QUANT_bf16;
+    const bool rounded = p->x_type == GM_T_BF16 || p->rounds, is_bf16 = p->weight.format.format == GM_QUANT_bf16;
     const int64_t columns = rounded ? 1 : 2;
     const size_t most = cuda_block_memory();
     if (!makes_tiles(&p->weight, p->rows, p->k) || rounded != is_bf16 || tiled_memory(p, columns) > most) return false;
     if (p->glu != CUDA_NO_GLU &&
         (memcmp(&p->weight.format, &p->up.format, sizeof p->up.format) != 0 || !makes_tiles(&p->up, p->rows, p->k)))
         return false;
-    p->pass = (int32_t)(8 / columns);
+    p->pass = (int32_t)(TILED_COLUMNS / columns);
     while (p->pass > p->tokens || tiled_memory(p, p->pass * columns) > most) p->pass--;
-    const int64_t units = p->rows / TILED_ROWS,
+    const int64_t units = (p->rows + p->more[0].rows + p->more[1].rows) / TILED_ROWS,
                   blocks[3] = {units < TILED_FILL ? units : TILED_FILL, blocks_of(p->tokens, p->pass), 1};
     cuda_start_grid(tiled_kernel(&p->weight.format), blocks, TILED_THREADS, tiled_memory(p, p->pass * columns), p);
     return true;
@@ -76,26 +78,168 @@ bool cuda_packed_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t 
     if (a->prompt && prompt_takes(&a->weight)) return cuda_prompt_matmul(r, a, n);
     return r->launch(r, launch_packed_matmul, a, sizeof *a, n, 0, 0);
 }
+static cuda_packed_args glu_args(const gm_packed_glu_args *a, int64_t tokens) {
+    return (cuda_packed_args){.out = a->out,
+                              .x = a->x,
+                              .weight = {a->gate.data, NULL, cuda_format_of(a->gate.format, a->gate.rows, a->gate.k)},
+                              .up = {a->up.data, NULL, cuda_format_of(a->up.format, a->up.rows, a->up.k)},
+                              .tokens = tokens,
+                              .rows = a->gate.rows,
+                              .k = a->gate.k,
+                              .x_type = form_type(a->form),
+                              .glu = (int32_t)a->kind,
+                              .out_type = form_type(a->out_form)};
+}
 static void launch_packed_glu(const void *args, int64_t begin, int64_t end) {
-    const gm_packed_glu_args *a = args;
+    cuda_packed_args p = glu_args(args, end);
     (void)begin;
-    start_product(
-        &(cuda_packed_args){.out = a->out,
-                            .x = a->x,
-                            .weight = {a->gate.data, NULL, cuda_format_of(a->gate.format, a->gate.rows, a->gate.k)},
-                            .up = {a->up.data, NULL, cuda_format_of(a->up.format, a->up.rows, a->up.k)},
-                            .tokens = end,
-                            .rows = a->gate.rows,
-                            .k = a->gate.k,
-                            .x_type = form_type(a->form),
-                            .glu = (int32_t)a->kind,
-                            .out_type = form_type(a->out_form)});
+    start_product(&p);
 }
 bool cuda_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
     if (a->form == GM_FORM_INT8 || a->out_form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
     if (a->gate.in_rows || a->up.in_rows) return r->lack(r, IN_ROWS);
     if (a->prompt && prompt_takes(&a->gate) && prompt_takes(&a->up)) return cuda_prompt_glu(r, a, n);
     return r->launch(r, launch_packed_glu, a, sizeof *a, n, 0, 0);
+}
+
+/* ---- products of rows that are normed as they are read ---- */
+typedef struct { /* what is made where a product does not read rows so */
+    gm_made_rows rows;
+    float *normed;
+    void *rounded;
+} made_memory;
+static bool made_workspace(gm_recorder *r, made_memory *m, const gm_made_rows *rows, int64_t n, int64_t k) {
+    m->rows = *rows;
+    m->normed = rows->norm ? r->workspace(r, (size_t)(n * k) * sizeof(float) + 1) : NULL;
+    if (rows->norm && !m->normed) return false;
+    m->rounded = rows->form == GM_FORM_BF16 ? r->workspace(r, (size_t)(n * k) * 2 + 1) : NULL;
+    return m->rounded || rows->form != GM_FORM_BF16;
+}
+/* Starts kernels that make them. */
+static const void *start_made_rows(const made_memory *m, int64_t n, int64_t k) {
+    const int64_t count = n * k, one = 1;
+    const float *x = m->rows.norm ? m->normed : m->rows.x;
+    if (m->rows.norm)
+        cuda_start_rms_norm(&(gm_rms_norm_args){.out = m->normed,
+                                                .x = m->rows.x,
+                                                .weight = m->rows.norm,
+                                                .type = GM_T_F32,
+                                                .x_stride = k,
+                                                .dim = k,
+                                                .eps = m->rows.eps},
+                            n);
+    if (!m->rounded) return x;
+    cuda_start_copy(&(gm_copy_args){.out = m->rounded,
+                                    .in = x,
+                                    .out_type = GM_T_BF16,
+                                    .in_type = GM_T_F32,
+                                    .ndim = 1,
+                                    .shape = &count,
+                                    .out_strides = &one,
+                                    .in_strides = &one},
+                    count);
+    return m->rounded;
+}
+/* p, whose x is what m's rows become, as rows are read where tiles are. */
+static bool start_made_tiled(cuda_packed_args p, const made_memory *m) {
+    p.x = m->rows.x;
+    p.x_type = GM_T_F32;
+    p.norm = m->rows.norm;
+    p.eps = m->rows.eps;
+    p.rounds = m->rows.form == GM_FORM_BF16;
+    return start_tiled(&p);
+}
+typedef struct {
+    gm_packed_products_args products;
+    made_memory made;
+} products_job;
+static void add_part(cuda_packed_args *p, const gm_product_part *part) {
+    const gm_matrix *w = &part->weight;
+    const cuda_matrix matrix = {w->data, part->bias, cuda_format_of(w->format, w->rows, w->k)};
+    cuda_more *more = p->more[0].rows ? &p->more[1] : &p->more[0];
+    if (p->rows) {
+        *more = (cuda_more){part->out, matrix, w->rows};
+        return;
+    }
+    p->out = part->out;
+    p->weight = matrix;
+    p->rows = w->rows;
+}
+/* One after another, of rows that are made. */
+static void start_apart(cuda_packed_args p) {
+    cuda_more more[CUDA_MORE];
+    memcpy(more, p.more, sizeof more);
+    memset(p.more, 0, sizeof p.more);
+    start_product(&p);
+    for (int i = 0; i < CUDA_MORE && more[i].rows; i++) {
+        p.out = more[i].out;
+        p.weight = more[i].weight;
+        p.rows = more[i].rows;
+        start_product(&p);
+    }
+}
+static bool is_tiled(const gm_matrix *w) {
+    return makes_tiles(&(cuda_matrix){w->data, NULL, cuda_format_of(w->format, w->rows, w->k)}, w->rows, w->k);
+}
+/* Those of one format that are in tiles go together. */
+static void launch_packed_products(const void *args, int64_t begin, int64_t end) {
+    const products_job *job = args;
+    const gm_packed_products_args *a = &job->products;
+    const void *x = NULL;
+    bool started[GM_PRODUCTS] = {false};
+    (void)begin;
+    for (int first = 0; first < a->count; first++) {
+        const gm_matrix *w = &a->parts[first].weight;
+        cuda_packed_args p = {.residual = first ? NULL : a->residual,
+                              .tokens = end,
+                              .k = w->k,
+                              .x_type = form_type(a->rows.form),
+                              .glu = CUDA_NO_GLU,
+                              .out_type = GM_T_F32};
+        if (started[first]) continue;
+        add_part(&p, &a->parts[first]);
+        for (int i = first + 1; i < a->count && is_tiled(w) && !p.residual; i++)
+            if (!started[i] && a->parts[i].weight.format == w->format && is_tiled(&a->parts[i].weight)) {
+                add_part(&p, &a->parts[i]);
+                started[i] = true;
+            }
+        if (start_made_tiled(p, &job->made)) continue;
+        p.x = x ? x : (x = start_made_rows(&job->made, end, w->k));
+        start_apart(p);
+    }
+}
+bool cuda_packed_products(gm_recorder *r, const gm_packed_products_args *a, int64_t n) {
+    products_job job = {.products = *a};
+    bool prompt = a->prompt;
+    if (a->rows.form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
+    for (int i = 0; i < a->count; i++) {
+        if (a->parts[i].weight.in_rows) return r->lack(r, IN_ROWS);
+        prompt = prompt && prompt_takes(&a->parts[i].weight);
+    }
+    if (prompt) return record_products_apart(r, a, n);
+    return made_workspace(r, &job.made, &a->rows, n, a->parts->weight.k) &&
+           r->launch(r, launch_packed_products, &job, sizeof job, n, 0, 0);
+}
+typedef struct {
+    gm_packed_glu_args glu;
+    made_memory made;
+} made_glu_job;
+static void launch_made_glu(const void *args, int64_t begin, int64_t end) {
+    const made_glu_job *job = args;
+    (void)begin;
+    cuda_packed_args p = glu_args(&job->glu, end);
+    if (start_made_tiled(p, &job->made)) return;
+    p.x = start_made_rows(&job->made, end, p.k);
+    start_product(&p);
+}
+bool cuda_made_glu(gm_recorder *r, const gm_made_glu_args *a, int64_t n) {
+    made_glu_job job = {.glu = a->glu};
+    job.glu.form = a->rows.form;
+    if (job.glu.form == GM_FORM_INT8 || a->glu.out_form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
+    if (a->glu.gate.in_rows || a->glu.up.in_rows) return r->lack(r, IN_ROWS);
+    if (a->glu.prompt && prompt_takes(&a->glu.gate) && prompt_takes(&a->glu.up)) return record_glu_apart(r, a, n);
+    return made_workspace(r, &job.made, &a->rows, n, a->glu.gate.k) &&
+           r->launch(r, launch_made_glu, &job, sizeof job, n, 0, 0);
 }
 
 /* ---- mixtures of experts ---- */

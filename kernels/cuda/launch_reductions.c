@@ -217,11 +217,13 @@ static void launch_softmax(const void *args, int64_t begin, int64_t end) {
 }
 CUDA_CONTRACT(softmax)
 
-static void launch_rms_norm(const void *args, int64_t begin, int64_t end) {
-    const gm_rms_norm_args *a = args;
-    (void)begin;
+void cuda_start_rms_norm(const gm_rms_norm_args *a, int64_t rows) {
     start_rows(CUDA_rms_norm_f16_short, a->type,
-               (cuda_rows_args){a->out, a->x, a->weight, NULL, end, a->dim, a->x_stride, 0, a->eps, false});
+               (cuda_rows_args){a->out, a->x, a->weight, NULL, rows, a->dim, a->x_stride, 0, a->eps, false});
+}
+static void launch_rms_norm(const void *args, int64_t begin, int64_t end) {
+    (void)begin;
+    cuda_start_rms_norm(args, end);
 }
 CUDA_CONTRACT(rms_norm)
 

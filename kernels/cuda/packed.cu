@@ -132,7 +132,7 @@ KERNEL(gm_packed_product, cuda_packed_args, CUDA_THREADS) {
     const token_sums ups = a.glu == CUDA_NO_GLU ? sums : multiply_any(a, a.up, row, token);
     if (thread_index() % WARP != 0) return;
     for (int t = 0; t < CUDA_TOKENS && token + t < a.tokens; t++)
-        store_product(a, token + t, row, sums.of[t], ups.of[t]);
+        store_product(a, {a.out, a.weight.bias, a.rows}, token + t, row, sums.of[t], ups.of[t]);
 }
 
 /* ---- mixtures of experts: an element of a pair of token and expert is a warp's, summed as products are ---- */

@@ -16,4 +16,5 @@ const gm_contracts contracts_cuda = {
 #undef CUDA_HAS
     .packed_bytes = cuda_packed_bytes,
     .multiplies_bf16 = cuda_multiplies_bf16,
+    .makes_rows = true,
 };

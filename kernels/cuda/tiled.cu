@@ -4,6 +4,7 @@
  * which the second is what the first leaves out, so that the product is one of float32; bfloat16 rows are one.
  * A token has columns of mma of its own, which do not see others, and the parts of k are added in one order: it has
  * the bits that it has alone. */
+#include "made_rows.cuh"
 #include "tiles.cuh"
 #include "units.cuh"
 
@@ -16,6 +17,7 @@ struct tiled_room { /* in a block's memory */
     float *totals;  /* [k / 32][TOTALS][columns] */
     float *scales;  /* [warps][columns]: what a sum is multiplied by */
     float *sums;    /* [products that wait][warps][columns][16 rows] */
+    made_room made;
     char *ring;
 };
 struct tiled_share {
@@ -28,6 +30,9 @@ struct tiled_share {
 
 /* ---- x ---- */
 DEVICE uint32_t two_halves(float low, float high) { return half_of_float(low) | (uint32_t)half_of_float(high) << 16; }
+DEVICE uint32_t two_bfloats(float low, float high) {
+    return bfloat_of_float(low) | (uint32_t)bfloat_of_float(high) << 16;
+}
 DEVICE float first_half(uint32_t two) { return float_of_half((uint16_t)two); }
 DEVICE float second_half(uint32_t two) { return float_of_half((uint16_t)(two >> 16)); }
 /* A warp's part of a token's row, by eights of its lanes' orders: as many as it holds at once. */
@@ -35,7 +40,7 @@ template <class TILES> struct part_reader {
     static constexpr int ROUND = AT_ONCE * WARP; /* eights */
     float values[AT_ONCE][8];
     /* Eights [begin, begin + ROUND) of `count`; zeros after those. */
-    METHOD void read(const float *x, int begin, int count) {
+    METHOD void read(const made_row &x, int begin, int count) {
         UNROLL for (int r = 0; r < AT_ONCE; r++) {
             const int u = begin + r * WARP + thread_index() % WARP;
             UNROLL for (int j = 0; j < 8; j++)
@@ -94,11 +99,11 @@ DEVICE void put_eight(const float *values, float scale, const tiled_room &room, 
 }
 /* This warp's eights [begin, end) of a token's row, to two columns. */
 template <class TILES>
-DEVICE void read_token(const float *x, const tiled_room &room, int columns, int column, int begin, int end) {
+DEVICE void read_token(const made_row &x, const tiled_room &room, int columns, int column, int begin, int end) {
     typedef part_reader < TILES
     > reader;
     const int lane = thread_index() % WARP, count = end - begin;
-    const float *from = x + (int64_t)begin * 8;
+    const made_row from = x.from((int64_t)begin * 8);
     reader part;
     float most = 0;
     for (int at = 0; at < count; at += reader::ROUND) {
@@ -130,25 +135,48 @@ DEVICE void read_part(const cuda_packed_args &a, const tiled_room &room, const t
     const int begin = s.first * TILES
     ::K, end = s.end * TILES
     ::K, units = (end - begin) / 8;
+    if (a.norm) add_squares(a, room.made, token, s.columns / (TILES::BF16 ? 1 : 2), begin, end);
     for (int column = 0; column < s.columns; column += TILES::BF16 ? 1 : 2) {
         if (TILES::BF16) {
-            const uint16_t *x = (const uint16_t *)a.x + (token + column) * a.k + begin;
-            UNROLL for (int u = lane; u < units; u += WARP) {
-                four_words eight;
-                UNROLL for (int i = 0; i < 4; i++)
-                    eight.at[i] = x[u * 8 + 2 * i] | (uint32_t)x[u * 8 + 2 * i + 1] << 16;
-                room.x[((begin / 32 + u / 4) * s.columns + column) * 4 + u % 4] = eight;
+            const auto put = [&](auto two) {
+                UNROLL for (int u = lane; u < units; u += WARP) {
+                    four_words eight;
+                    UNROLL for (int i = 0; i < 4; i++)
+                        eight.at[i] = two(u * 8 + 2 * i);
+                    room.x[((begin / 32 + u / 4) * s.columns + column) * 4 + u % 4] = eight;
+                }
+            };
+            if (a.rounds) {
+                const made_row x = made_row_of(a, room.made, token + column, column).from(begin);
+                put([=](int i) { return two_bfloats(x[i], x[i + 1]); });
+            } else {
+                const uint16_t *x = (const uint16_t *)a.x + (token + column) * a.k + begin;
+                put([=](int i) { return x[i] | (uint32_t)x[i + 1] << 16; });
             }
             if (lane == 0) room.scales[warp * s.columns + column] = 1;
             continue;
         }
         read_token < TILES
-        > ((const float *)a.x + (token + column / 2) * a.k, room, s.columns, column, begin / 8, end / 8);
+        > (made_row_of(a, room.made, token + column / 2, column / 2), room, s.columns, column, begin / 8, end / 8);
     }
     warp_barrier();
 }
 
 /* ---- weights ---- */
+/* Of sixteen rows of all matrices, those that follow one another in one. */
+struct tiled_unit {
+    const void *data;
+    product_rows to;
+    int64_t row; /* of the matrix */
+};
+DEVICE tiled_unit unit_of(const cuda_packed_args &a, int64_t unit) {
+    int64_t row = unit * TILED_ROWS;
+    if (row < a.rows) return {a.weight.data, {a.out, a.weight.bias, a.rows}, row};
+    row -= a.rows;
+    const cuda_more &first = a.more[0], &second = a.more[1];
+    if (row < first.rows) return {first.weight.data, {first.out, first.weight.bias, first.rows}, row};
+    return {second.weight.data, {second.out, second.weight.bias, second.rows}, row - first.rows};
+}
 /* A warp's ring: tiles of its part of k, of one sixteen rows after another. */
 template <class TILES> struct tile_ring {
     static constexpr int TILE
@@ -184,9 +212,9 @@ template <class TILES> struct tile_ring {
     }
     METHOD void ask() {
         if (product < s.count && at < s.end) {
-            const int64_t rows = s.begin + (product >> (s.matrices - 1)); /* one matrix, or two */
-            const char *data = (const char *)(product & (s.matrices - 1) ? a.up.data : a.weight.data);
-            copy(data + rows * (a.k / TILES::K) * TILE, s.end - at < EACH ? s.end - at : EACH);
+            const tiled_unit unit = unit_of(a, s.begin + (product >> (s.matrices - 1))); /* one matrix, or two */
+            const char *data = (const char *)(product & (s.matrices - 1) ? a.up.data : unit.data);
+            copy(data + unit.row / TILED_ROWS * (a.k / TILES::K) * TILE, s.end - at < EACH ? s.end - at : EACH);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
             at += EACH;
             if (at >= s.end) {
@@ -213,10 +241,10 @@ DEVICE void finish_products(const cuda_packed_args &a, const tiled_room &room, c
     barrier();
     for (int i = thread_index(); i < waiting / s.matrices * each; i += TILED_THREADS) {
         const int unit = i / each, t = i % each / TILED_ROWS, row = i % TILED_ROWS;
-        const int64_t out_row = (s.begin + (end - waiting) / s.matrices + unit) * TILED_ROWS + row;
+        const tiled_unit of = unit_of(a, s.begin + (end - waiting) / s.matrices + unit);
         const float sum = sum_of_parts(room, s, unit * s.matrices, t * halves, halves, row);
         const float up = s.matrices == 2 ? sum_of_parts(room, s, unit * 2 + 1, t * halves, halves, row) : 0;
-        store_product(a, token + t, out_row, sum, up);
+        store_product(a, of.to, token + t, of.row + row, sum, up);
     }
     barrier();
 }
@@ -227,7 +255,8 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
     constexpr int HALVES = TILES
     ::BF16 ? 1 : 2;
     const int lane = thread_index() % WARP, warp = thread_index() / WARP;
-    const int64_t token = block_index_y() * a.pass, left = a.tokens - token, units = a.rows / TILED_ROWS;
+    const int64_t token = block_index_y() * a.pass, left = a.tokens - token;
+    const int64_t units = (a.rows + a.more[0].rows + a.more[1].rows) / TILED_ROWS;
     const int tiles = (int)(a.k / TILES::K);
     tiled_share s;
     s.columns = (int)(left < a.pass ? left : a.pass) * HALVES;
@@ -243,8 +272,12 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
     const int most = TILED_SUMS / s.columns / s.matrices * s.matrices;
     room.scales = room.sums + TILED_SUMS * TILED_WARPS * TILED_ROWS;
     room.totals = room.scales + TILED_WARPS * s.columns;
+    room.made.squares = room.totals + a.k / 32 * TILES
+    ::TOTALS *s.columns;
+    room.made.norm = room.made.squares + TILED_WARPS * TILED_COLUMNS;
     ring_type ring(room.ring, a, s);
     for (int i = 0; i < ring_type::STAGES - 1; i++) ring.ask();
+    if (a.norm) copy_norm(a, room.made);
     wait_for_others(); /* for x: what packed the weights has ended before (launch_pack) */
     read_part < TILES
     > (a, room, s, token);

@@ -13,11 +13,17 @@ DEVICE float glu_value(int kind, float alpha, float limit, float gate, float up)
     return g * vf_sigmoid(alpha * g) * (u + 1);
 }
 /* What is stored of a product of a row of x with a row of a matrix, and with one of `up`. */
-DEVICE void store_product(const cuda_packed_args &a, int64_t token, int64_t row, float sum, float up) {
-    const int64_t at = token * a.rows + row;
-    if (a.weight.bias) sum += a.weight.bias[row];
+struct product_rows { /* of one of the matrices */
+    void *out;
+    const float *bias;
+    int64_t rows;
+};
+DEVICE void store_product(const cuda_packed_args &a, const product_rows &to, int64_t token, int64_t row, float sum,
+                          float up) {
+    const int64_t at = token * to.rows + row;
+    if (to.bias) sum += to.bias[row];
     if (a.residual) sum += a.residual[at];
     if (a.glu != CUDA_NO_GLU) sum = glu_value(a.glu, a.alpha, a.limit, sum, up);
-    store_float(a.out, at, sum, a.out_type);
+    store_float(to.out, at, sum, a.out_type);
 }
 #endif

@@ -56,6 +56,7 @@ DEVICE void wait_for_others() {
 #define UNROLL _Pragma("unroll")
 #define CONSTANT_TABLE static __constant__ const
 #define DEVICE_TABLE static __device__ const /* of which lanes read different places */
+#define DEVICE_COUNTS static __device__      /* zeros, until a kernel writes to them; it leaves zeros */
 
 DEVICE int thread_index() { return (int)threadIdx.x; }
 DEVICE int thread_count() { return (int)blockDim.x; }
@@ -109,6 +110,16 @@ DEVICE uint32_t lanes_equal(uint32_t value) { return __match_any_sync(0xffffffff
 /* Adds to a count in the block's memory, of which other threads may do the same. */
 DEVICE void count_up(uint32_t *count) { atomicAdd(count, 1u); }
 DEVICE void set_bits(uint32_t *word, uint32_t bits) { atomicOr(word, bits); } /* the same of bits */
+/* One of the numbers 0, 1, ... that blocks get of a count in the device's memory, in no order of theirs: by one thread,
+ * when all of its block have written, after a barrier. What those with lower numbers had written then, read_written
+ * reads once the number is known to the block. */
+DEVICE uint32_t take_number(uint32_t *count) {
+    __threadfence();
+    const uint32_t number = atomicAdd(count, 1u);
+    __threadfence();
+    return number;
+}
+DEVICE float read_written(const float *p) { return __ldcg(p); }
 DEVICE int count_bits(uint32_t bits) { return __popc(bits); }
 /* Memory of a block whose size the launch gives, aligned to 16 bytes. */
 extern __shared__ uint4 block_memory_[];
@@ -189,7 +200,7 @@ template <int pending> DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 /* d[64][N] += a[64][16] * b[16][N]; A_ALONG_K, B_ALONG_K: how the operands lie. d may not be touched before a wait. */
-#define WGMMA_128(name, types)                                                                                     \
+#define WGMMA_128(name, types)                                                                                         \
     template <bool A_ALONG_K, bool B_ALONG_K> DEVICE void name(float (&d)[64], block_matrix a, block_matrix b) {       \
         asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {"                                         \
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                          \
@@ -208,7 +219,7 @@ template <int pending> DEVICE void wgmma_wait() {
                        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])       \
                      : "l"(a.bits), "l"(b.bits), "n"(A_ALONG_K ? 0 : 1), "n"(B_ALONG_K ? 0 : 1));                      \
     }
-#define WGMMA_256(name, types)                                                                                     \
+#define WGMMA_256(name, types)                                                                                         \
     template <bool A_ALONG_K, bool B_ALONG_K> DEVICE void name(float (&d)[128], block_matrix a, block_matrix b) {      \
         asm volatile(                                                                                                  \
             "wgmma.mma_async.sync.aligned.m64n256k16.f32." types " {"                                                  \

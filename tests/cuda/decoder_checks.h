@@ -2,7 +2,9 @@
  */
 #ifndef GOMLX_TESTS_DECODER_CHECKS_H
 #define GOMLX_TESTS_DECODER_CHECKS_H
+#include "cuda/args.h"
 #include "layer_checks.h"
+#include "turned.h"
 
 static void check_glu(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory()) {
@@ -253,6 +255,125 @@ static void check_attention(void) {
             failed++;
         compare_out("rows that decode", out, n, GM_T_F32, ulps, largest_of(out, n, GM_T_F32));
         check_attention_alone(&c, d, q, out, false);
+    }
+}
+
+/* ---- attention of rows that turn their queries and keys themselves ---- */
+typedef struct {
+    operand q, k, v, angles, q_norm, k_norm, sinks, out;
+    gm_turned_attention_args host, device;
+} turned_pair;
+static turned_pair random_turned(const cache_pair *c, int t) {
+    const int64_t n = c->rows * c->n_heads * c->dim, kv = c->rows * c->n_kv_heads * c->dim,
+                  half = c->dim / (t % 3 ? 2 : 4);
+    turned_pair p = {.q = random_operand(n, GM_T_F32, SMALL),
+                     .k = random_operand(kv, GM_T_F32, SMALL),
+                     .v = random_operand(kv, GM_T_F32, SMALL),
+                     .angles = random_operand(c->rows * 2 * half, GM_T_F32, SMALL),
+                     .q_norm = random_operand(c->dim, GM_T_F32, SMALL),
+                     .k_norm = random_operand(c->dim, GM_T_F32, SMALL),
+                     .sinks = random_operand(c->n_heads, GM_T_F32, PLAIN),
+                     .out = operand_of((size_t)n * 4)};
+    gm_turned_attention_args *const both[2] = {&p.host, &p.device};
+    char *scratch[2] = {host_memory((size_t)n * 4), device_memory((size_t)n * 4)};
+    for (int i = 0; i < 2; i++) {
+#define SIDE(o) (i ? (o).device : (o).host)
+        const gm_rope_cache_args turn = {.q_out = floats_of(scratch[i]),
+                                         .q = floats_of(SIDE(p.q)),
+                                         .k = t % 7 == 3 ? NULL : floats_of(SIDE(p.k)),
+                                         .v = floats_of(SIDE(p.v)),
+                                         .angles = floats_of(SIDE(p.angles)),
+                                         .q_stride = c->n_heads * c->dim,
+                                         .k_stride = c->n_kv_heads * c->dim,
+                                         .v_stride = c->n_kv_heads * c->dim,
+                                         .keys = addresses_of(SIDE(c->addresses[0])),
+                                         .values = addresses_of(SIDE(c->addresses[1])),
+                                         .sequence = ints_of(SIDE(c->sequence)),
+                                         .positions = ints_of(SIDE(c->positions)),
+                                         .kv_type = c->kv_type,
+                                         .n_heads = c->n_heads,
+                                         .n_kv_heads = c->n_kv_heads,
+                                         .head_dim = c->dim,
+                                         .half = half};
+        const gm_attention_args attention = {.out = floats_of(SIDE(p.out)),
+                                             .q = turn.q_out,
+                                             .keys = turn.keys,
+                                             .values = turn.values,
+                                             .sequence = turn.sequence,
+                                             .positions = turn.positions,
+                                             .kv_type = c->kv_type,
+                                             .n_heads = c->n_heads,
+                                             .n_kv_heads = c->n_kv_heads,
+                                             .head_dim = c->dim,
+                                             .window = t % 4 == 1 ? 300 : 0,
+                                             .scale = 0.5f,
+                                             .sinks = t % 3 == 1 ? floats_of(SIDE(p.sinks)) : NULL,
+                                             .tiles = (const gm_query_tile *)(void *)SIDE(c->tile),
+                                             .max_blocks = CACHE_BLOCKS};
+        *both[i] = (gm_turned_attention_args){.turn = turn,
+                                              .q_norm = t % 2 ? floats_of(SIDE(p.q_norm)) : NULL,
+                                              .k_norm = t % 2 ? floats_of(SIDE(p.k_norm)) : NULL,
+                                              .eps = 1e-5f,
+                                              .attention = attention};
+    }
+    return p;
+}
+/* As the processor has it of prompts, whose rows have the bits of those that decode. */
+static void turn_on_host(const gm_turned_attention_args *a, int64_t rows, int64_t tiles) {
+    gm_rope_cache_args turn = a->turn;
+    if (a->q_norm)
+        turn.q = record_head_norms(&host_recorder, turn.q, a->q_norm, rows * turn.n_heads, turn.head_dim, a->eps);
+    if (a->k_norm && turn.k)
+        turn.k = record_head_norms(&host_recorder, turn.k, a->k_norm, rows * turn.n_kv_heads, turn.head_dim, a->eps);
+    contracts_cpu.rope_cache(&host_recorder, &turn, rows);
+    contracts_cpu.attention(&host_recorder, &a->attention, tiles);
+}
+/* What the device makes of some rows with so many blocks has the bits that `want` has. */
+static void same_turned(const char *what, gm_turned_attention_args d, int64_t rows, int64_t blocks, const char *want) {
+    const size_t bytes = (size_t)(rows * d.turn.n_heads * d.turn.head_dim) * 4;
+    char *got = host_memory(bytes), *out = device_memory(bytes);
+    d.attention.out = floats_of(out);
+    d.attention.max_blocks = blocks;
+    if (!device_cuda.contracts->turned_attention(&device_recorder, &d, rows))
+        failed++;
+    copy_bytes(got, out, bytes);
+    compare(what, want, got, (int64_t)bytes, GM_T_U8, 0, 0);
+}
+static void check_turned_attention(void) {
+    static const int64_t dims[] = {64, 96, 128, 32, 256, 512};
+    for (int t = 0; t < 8 + cases; t++, free_memory()) {
+        const cache_pair c = random_cache(t % 4, dims[below(t % 5 ? 4 : 6)], 1);
+        const turned_pair p = random_turned(&c, t);
+        const gm_turned_attention_args h = p.host;
+        gm_turned_attention_args d = p.device;
+        const int64_t width = c.n_heads * c.dim, n = c.rows * width;
+        turn_on_host(&h, c.rows, c.tiles);
+        if (!device_cuda.contracts->turned_attention(&device_recorder, &d, c.rows))
+            failed++;
+        const float ulps = c.kind == 0 ? 256 : c.kind == 2 ? 1 << 17 : 1 << 14;
+        compare_out(kv_names[c.kind], p.out, n, GM_T_F32, ulps, largest_of(p.out, n, GM_T_F32));
+        compare_out("values", c.blocks[1], (int64_t)c.blocks[1].bytes, GM_T_U8, 0, 0);
+        if (!h.k_norm)
+            compare_out("keys", c.blocks[0], (int64_t)c.blocks[0].bytes, GM_T_U8, 0, 0);
+        char *all = host_memory((size_t)n * 4);
+        copy_bytes(all, p.out.device, (size_t)n * 4);
+        same_turned("merged by a kernel", d, c.rows, CUDA_MERGED + 1, all);
+        for (int64_t row = 0; row < c.rows; row++) {
+            gm_turned_attention_args one = d;
+            one.turn.q += row * width, one.turn.angles += row * 2 * d.turn.half;
+            one.turn.v += row * d.turn.v_stride, one.turn.k += d.turn.k ? row * d.turn.k_stride : 0;
+            one.turn.sequence += row, one.turn.positions += row;
+            one.attention.sequence += row, one.attention.positions += row;
+            same_turned("alone", one, 1, CACHE_BLOCKS + 1, all + row * width * 4);
+        }
+        if (d.q_norm)
+            continue;
+        if (!device_cuda.contracts->rope_cache(&device_recorder, &d.turn, c.rows) ||
+            !device_cuda.contracts->attention_rows(&device_recorder, &d.attention, c.rows))
+            failed++;
+        char *apart = host_memory((size_t)n * 4);
+        copy_bytes(apart, p.out.device, (size_t)n * 4);
+        compare("apart", all, apart, n * 4, GM_T_U8, 0, 0);
     }
 }
 

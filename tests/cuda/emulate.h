@@ -31,6 +31,7 @@ struct emulated_facts { int threads, bytes; };
 #define UNROLL
 #define CONSTANT_TABLE static const
 #define DEVICE_TABLE static const
+#define DEVICE_COUNTS static
 
 /* ---- fibers.cpp ---- */
 #pragma GCC visibility push(hidden)
@@ -110,6 +111,8 @@ static inline uint32_t lanes_equal(uint32_t value) {
 }
 DEVICE void count_up(uint32_t *count) { ++*count; }
 DEVICE void set_bits(uint32_t *word, uint32_t bits) { *word |= bits; }
+DEVICE uint32_t take_number(uint32_t *count) { return (*count)++; }
+DEVICE float read_written(const float *p) { return *p; }
 DEVICE int count_bits(uint32_t bits) { return __builtin_popcount(bits); }
 
 DEVICE float float_of_bits(uint32_t bits) {

@@ -422,6 +422,7 @@ static gm_contracts contracts = {
 #undef CONTRACT
     .packed_bytes = cpu_packed_bytes,
     .multiplies_bf16 = cpu_multiplies_bf16,
+    .makes_rows = true,
 };
 
 static void lack(const char *name) {

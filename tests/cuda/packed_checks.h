@@ -279,6 +279,120 @@ static void check_packed_glu(void) {
             packed_glu_case(format, c, false), packed_glu_case(format, c, true);
 }
 
+/* ---- products of rows that are normed first: as the processor makes them one after another ---- */
+typedef struct {
+    operand x, norm;
+    gm_made_rows host, device;
+    int64_t tokens, k;
+} made_pair;
+static made_pair random_made_rows(int64_t tokens, int64_t k, bool normed, gm_row_form form) {
+    const made_pair m = {
+        random_operand(tokens * k, GM_T_F32, SMALL), random_operand(k, GM_T_F32, SMALL), {0}, {0}, tokens, k};
+    made_pair made = m;
+    made.host = (gm_made_rows){floats_of(m.x.host), normed ? floats_of(m.norm.host) : NULL, 1e-5f, form};
+    made.device = (gm_made_rows){floats_of(m.x.device), normed ? floats_of(m.norm.device) : NULL, 1e-5f, form};
+    return made;
+}
+/* Rows that bfloat16 rounds the other way have other bits than those before it by an ulp. */
+static float made_ulps(gm_row_form form) { return form == GM_FORM_BF16 ? 1 << 16 : 4 * sum_ulps; }
+/* Each of some tokens alone gives the bits that it has among the others, which outs hold. */
+static void products_alone(gm_packed_products_args d, const made_pair *m, const operand *outs, operand residual) {
+    char *all[GM_PRODUCTS];
+    size_t each[GM_PRODUCTS];
+    for (int i = 0; i < d.count; i++) {
+        each[i] = (size_t)d.parts[i].weight.rows * 4;
+        all[i] = host_memory(each[i] * (size_t)m->tokens);
+        copy_bytes(all[i], outs[i].device, each[i] * (size_t)m->tokens);
+        d.parts[i].out = device_memory(each[i]);
+    }
+    for (int64_t t = 0; t < m->tokens; t += 1 + m->tokens / 2) {
+        d.rows.x = floats_of(m->x.device) + t * m->k;
+        if (d.residual)
+            d.residual = floats_of(residual.device) + t * d.parts->weight.rows;
+        if (!device_cuda.contracts->packed_products(&device_recorder, &d, 1))
+            failed++;
+        for (int i = 0; i < d.count; i++) {
+            char *alone = host_memory(each[i]);
+            copy_bytes(alone, d.parts[i].out, each[i]);
+            compare("alone", all[i] + (size_t)t * each[i], alone, (int64_t)each[i], GM_T_U8, 0, 0);
+        }
+    }
+}
+static void packed_products_case(int format, int c, bool whole) {
+    const int count = 1 + (c + format) % GM_PRODUCTS;
+    const int64_t k = whole ? whole_k(format) : random_k(format), tokens = random_tokens(21);
+    const gm_row_form form = format == GM_QUANT_bf16 && (c + whole) % 2 ? GM_FORM_BF16 : GM_FORM_F32;
+    const made_pair made = random_made_rows(tokens, k, c % 3 != 1, form);
+    const int other = format == GM_QUANT_q4_k ? GM_QUANT_q6_k : format; /* of the last */
+    gm_packed_products_args h = {.rows = made.host, .count = count}, d = {.rows = made.device, .count = count};
+    operand outs[GM_PRODUCTS];
+    for (int i = 0; i < count; i++) {
+        const int64_t rows = whole ? whole_rows() : 1 + below(30);
+        const packed_pair w = random_packed(i == 2 ? other : format, rows, k, false);
+        const operand bias = random_operand(rows, GM_T_F32, SMALL);
+        outs[i] = operand_of((size_t)(tokens * rows) * 4);
+        h.parts[i] = (gm_product_part){floats_of(outs[i].host),
+                                       {.data = w.packed.host, .format = w.format, .rows = rows, .k = k},
+                                       i == 1 ? floats_of(bias.host) : NULL};
+        d.parts[i] = h.parts[i];
+        d.parts[i].out = floats_of(outs[i].device), d.parts[i].weight.data = w.packed.device;
+        d.parts[i].bias = i == 1 ? floats_of(bias.device) : NULL;
+    }
+    const int64_t rows = h.parts->weight.rows;
+    const operand residual = random_operand(tokens * rows, GM_T_F32, SMALL);
+    if (count == 1)
+        h.residual = floats_of(residual.host), d.residual = floats_of(residual.device);
+    RUN_BOTH(packed_products, h, d, tokens, *outs, (size_t)(tokens * rows) * 4);
+    for (int i = 0; i < count; i++) {
+        const int64_t all = tokens * h.parts[i].weight.rows;
+        compare_out(gm_quants[format].doc, outs[i], all, GM_T_F32, made_ulps(form),
+                    fmax(largest_of(outs[i], all, GM_T_F32), 1));
+    }
+    products_alone(d, &made, outs, residual);
+}
+static void made_glu_case(int format, int c, bool whole) {
+    const int64_t rows = whole ? whole_rows() : 1 + below(30), tokens = random_tokens(rows);
+    const int64_t k = whole ? whole_k(format) : random_k(format);
+    const bool rounded = format == GM_QUANT_bf16 && (c + whole) % 2;
+    const gm_row_form form = rounded ? GM_FORM_BF16 : GM_FORM_F32;
+    const int type = rounded ? GM_T_BF16 : GM_T_F32;
+    const packed_pair gate = random_packed(format, rows, k, false), up = random_packed(format, rows, k, false);
+    const made_pair made = random_made_rows(tokens, k, c % 3 != 2, form);
+    const operand x = made.x, out = operand_of((size_t)(tokens * rows) * 4);
+    gm_made_glu_args h = {made.host,
+                          {.out = out.host,
+                           .out_form = form,
+                           .gate = {.data = gate.packed.host, .format = format, .rows = rows, .k = k},
+                           .up = {.data = up.packed.host, .format = format, .rows = rows, .k = k},
+                           .kind = c % 2 ? GM_GLU_GELU : GM_GLU_SILU}},
+                     d = h;
+    d.rows = made.device;
+    d.glu.out = out.device, d.glu.gate.data = gate.packed.device, d.glu.up.data = up.packed.device;
+    RUN_BOTH(made_glu, h, d, tokens, out, (size_t)(tokens * rows * bytes_of(type)));
+    compare_out(gm_quants[format].doc, out, tokens * rows, type, rounded ? 2 : made_ulps(form),
+                fmax(largest_of(out, tokens * rows, type), 1));
+    const size_t each = (size_t)(rows * bytes_of(type));
+    char *all = host_memory(each * (size_t)tokens), *alone = host_memory(each);
+    copy_bytes(all, out.device, each * (size_t)tokens);
+    const int64_t t = tokens / 2;
+    d.rows.x = floats_of(x.device) + t * k;
+    d.glu.out = device_memory(each);
+    if (!device_cuda.contracts->made_glu(&device_recorder, &d, 1))
+        failed++;
+    copy_bytes(alone, d.glu.out, each);
+    compare("alone", all + (size_t)t * each, alone, (int64_t)each, GM_T_U8, 0, 0);
+}
+static void check_made_glu(void) {
+    for (int format = 0; format < GM_QUANT_COUNT; format++)
+        for (int c = 0; c < 1 + cases / 30; c++, free_memory())
+            made_glu_case(format, c, false), made_glu_case(format, c, true);
+}
+static void check_packed_products(void) {
+    for (int format = 0; format < GM_QUANT_COUNT; format++)
+        for (int c = 0; c < 1 + cases / 30; c++, free_memory())
+            packed_products_case(format, c, false), packed_products_case(format, c, true);
+}
+
 /* ---- mixtures of experts ---- */
 static void fill_stack(gm_matrix_stack *h, gm_matrix_stack *d, int format, int64_t experts, int64_t rows, int64_t k,
                        bool rounded, bool biased) {

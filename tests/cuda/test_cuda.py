@@ -530,3 +530,18 @@ def test_decoding_steps_are_graphs(run, tmp_path):
         assert made() == first
     """
     assert run(program, GOMLX_CUDA_GRAPHS="1") == run(program, GOMLX_CUDA_GRAPHS="0")
+
+
+@pytest.mark.slow
+def test_a_layer_of_a_step_is_five_launches(run):
+    """Products that norm what they read, and attention that turns its rows itself; angles are once for all layers."""
+    run("""
+        with gomlx.load(device="cuda") as model:
+            layers, ids = model.info["n_layers"], model.tokenizer.encode_prompt("Once")
+            profile = model.generate(ids, max_tokens=3, temperature=0, ignore_eos=True, profile=True).read().profile
+        steps = profile["decode"]
+        launches = {name: one["launches"] / steps["passes"] for name, one in steps["work"].items()}
+        assert launches.get("norm", 0) == 0, launches
+        assert launches["attention_projection"] == launches["mlp"] == 2 * layers, launches
+        assert launches["attention"] == layers + 1, launches
+    """)

@@ -104,8 +104,7 @@ static const gm_field product_fields[] = {{FIELD_INT, offsetof(product_param, pr
 static bool is_int8(const gm_array *x) { return x->dtype == GM_PACKED && x->format == ARRAY_ACTIVATIONS; }
 static bool is_bf16(const gm_array *x) { return x->dtype == GM_BFLOAT16; }
 
-/* Whether weight w, packed, multiplies x: float32 and activations, and bfloat16 where w is. */
-static gm_status check_product(const char *op, const gm_array *x, const gm_array *w) {
+gm_status check_packed_product(const char *op, const gm_array *x, gm_row_form form, const gm_array *w) {
     char a[128], b[128];
     GM_TRY(check_packed(op, w));
     array_text(x, a);
@@ -114,36 +113,43 @@ static gm_status check_product(const char *op, const gm_array *x, const gm_array
         x->shape[1] != w->shape[1])
         return gm_fail(GM_ESHAPE, "%s: x is %s and weight %s; expected float32, bfloat16 or activations of the same k",
                        op, a, b);
-    if (is_int8(x) && !quant_takes_int8(w->format))
+    if (form == GM_FORM_INT8 && (x->shape[1] % 32 || !quant_takes_int8(w->format)))
         return gm_fail(GM_EVALUE, "%s: int8 activations multiply block formats only, and not mxfp8; the weight is %s",
                        op, b);
-    if (is_bf16(x) && w->format != GM_QUANT_bf16)
+    if (form == GM_FORM_BF16 && w->format != GM_QUANT_bf16)
         return gm_fail(GM_EVALUE, "%s: bfloat16 rows multiply bf16 weights only, the weight is %s", op, b);
+    return GM_OK;
+}
+gm_row_form packed_form(const gm_array *x) {
+    return is_int8(x) ? GM_FORM_INT8 : is_bf16(x) ? GM_FORM_BF16 : GM_FORM_F32;
+}
+gm_status check_packed_terms(const char *op, const gm_array *x, const gm_array *w, const gm_array *bias,
+                             const gm_array *residual) {
+    char a[128], b[128];
+    if (!array_is_none(bias) && (bias->dtype != GM_FLOAT32 || bias->ndim != 1 || bias->shape[0] != w->shape[0])) {
+        array_text(bias, a);
+        array_text(w, b);
+        return gm_fail(GM_ESHAPE, "%s: bias is %s for weight %s", op, a, b);
+    }
+    if (!array_is_none(residual) && (residual->dtype != GM_FLOAT32 || residual->ndim != 2 ||
+                                     residual->shape[0] != x->shape[0] || residual->shape[1] != w->shape[0])) {
+        array_text(residual, a);
+        return gm_fail(GM_ESHAPE, "%s: residual is %s for a product of %lld by %lld", op, a, (long long)x->shape[0],
+                       (long long)w->shape[0]);
+    }
     return GM_OK;
 }
 
 static gm_status product_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
     (void)param;
-    const gm_array *x = in[0], *w = in[1], *bias = in[2], *residual = in[3];
-    char a[128], b[128];
-    GM_TRY(check_product("packed_matmul", x, w));
-    array_text(w, b);
+    const gm_array *x = in[0], *w = in[1];
+    GM_TRY(check_packed_product("packed_matmul", x, packed_form(x), w));
     out->dtype = GM_FLOAT32;
     out->ndim = 2;
     out->shape[0] = x->shape[0];
     out->shape[1] = w->shape[0];
-    if (!array_is_none(bias) && (bias->dtype != GM_FLOAT32 || bias->ndim != 1 || bias->shape[0] != w->shape[0])) {
-        array_text(bias, a);
-        return gm_fail(GM_ESHAPE, "packed_matmul: bias is %s for weight %s", a, b);
-    }
-    if (!array_is_none(residual) && (residual->dtype != GM_FLOAT32 || residual->ndim != 2 ||
-                                     residual->shape[0] != x->shape[0] || residual->shape[1] != w->shape[0])) {
-        array_text(residual, a);
-        return gm_fail(GM_ESHAPE, "packed_matmul: residual is %s for a product of %lld by %lld", a,
-                       (long long)x->shape[0], (long long)w->shape[0]);
-    }
-    return GM_OK;
+    return check_packed_terms("packed_matmul", x, w, in[2], in[3]);
 }
 
 /* The rows of x as kernels read them. */
@@ -158,10 +164,6 @@ static gm_status product_rows(gm_queue *q, const gm_array *x, const void **data)
     GM_TRY(float_operand(q, x, &floats));
     *data = floats;
     return GM_OK;
-}
-
-static gm_row_form form_of(const gm_array *x) {
-    return is_int8(x) ? GM_FORM_INT8 : is_bf16(x) ? GM_FORM_BF16 : GM_FORM_F32;
 }
 
 gm_matrix matrix_of(const gm_array *w) {
@@ -184,7 +186,7 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
         GM_TRY(float_operand(q, residual, &residual_data));
     GM_TRY(product_rows(q, x, &data));
     GM_TRY(array_is_none(residual) ? array_alloc(out, q) : array_alloc_like(out, q, 3));
-    return DISPATCH(q, packed_matmul, x->shape[0], .out = array_ptr(out), .x = data, .form = form_of(x),
+    return DISPATCH(q, packed_matmul, x->shape[0], .out = array_ptr(out), .x = data, .form = packed_form(x),
                     .weight = matrix_of(w), .bias = bias_data, .residual = residual_data,
                     .prompt = ((const product_param *)out->param)->prompt);
 }
@@ -269,30 +271,32 @@ static const gm_field glu_fields[] = {{FIELD_INT, offsetof(glu_param, gelu), "ge
                                       {FIELD_INT, offsetof(glu_param, prompt), "prompt", 1},
                                       {0}};
 
-static gm_status glu_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
-    const glu_param *p = param;
-    const gm_array *x = in[0], *gate = in[1], *up = in[2];
-    (void)n_in;
-    GM_TRY(check_product("packed_glu", x, gate));
-    GM_TRY(check_product("packed_glu", x, up));
+gm_status packed_glu_spec(const char *op, const gm_array *x, const gm_array *gate, const gm_array *up, gm_dtype type,
+                          gm_spec *out) {
     const bool dense = gate->format <= GM_QUANT_bf16 || up->format <= GM_QUANT_bf16;
     if (gate->shape[0] != up->shape[0] || (dense && gate->format != up->format)) {
         char a[128], b[128];
         array_text(gate, a);
         array_text(up, b);
         return gm_fail(GM_ESHAPE,
-                       "packed_glu: gate is %s and up %s, expected as many rows, and one format where "
-                       "one of them is dense",
+                       "%s: gate is %s and up %s, expected as many rows, and one format where one of them is dense", op,
                        a, b);
     }
-    if (p->type == GM_PACKED && (dense || gate->shape[0] % 32))
-        return gm_fail(GM_ESHAPE,
-                       "packed_glu: %lld rows%s are not activations, expected a multiple of 32 of block formats",
+    if (type == GM_PACKED && (dense || gate->shape[0] % 32))
+        return gm_fail(GM_ESHAPE, "%s: %lld rows%s are not activations, expected a multiple of 32 of block formats", op,
                        (long long)gate->shape[0], dense ? " of a dense matrix" : "");
-    spec_like(out, x, (gm_dtype)p->type);
+    spec_like(out, x, type);
     out->shape[1] = gate->shape[0];
-    out->format = p->type == GM_PACKED ? ARRAY_ACTIVATIONS : 0;
+    out->format = type == GM_PACKED ? ARRAY_ACTIVATIONS : 0;
     return GM_OK;
+}
+
+static gm_status glu_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    const gm_array *x = in[0];
+    (void)n_in;
+    GM_TRY(check_packed_product("packed_glu", x, packed_form(x), in[1]));
+    GM_TRY(check_packed_product("packed_glu", x, packed_form(x), in[2]));
+    return packed_glu_spec("packed_glu", x, in[1], in[2], (gm_dtype)((const glu_param *)param)->type, out);
 }
 
 static gm_status glu_eval(gm_array *out, gm_queue *q) {
@@ -301,8 +305,8 @@ static gm_status glu_eval(gm_array *out, gm_queue *q) {
     const void *data;
     GM_TRY(product_rows(q, x, &data));
     GM_TRY(array_alloc(out, q));
-    return DISPATCH(q, packed_glu, x->shape[0], .out = array_ptr(out), .out_form = form_of(out), .x = data,
-                    .form = form_of(x), .gate = matrix_of(out->in[1]), .up = matrix_of(out->in[2]),
+    return DISPATCH(q, packed_glu, x->shape[0], .out = array_ptr(out), .out_form = packed_form(out), .x = data,
+                    .form = packed_form(x), .gate = matrix_of(out->in[1]), .up = matrix_of(out->in[2]),
                     .kind = p->gelu ? GM_GLU_GELU : GM_GLU_SILU, .prompt = p->prompt);
 }
 
