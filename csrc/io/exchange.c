@@ -63,13 +63,13 @@ static gm_status exchange_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0] == GM_NONE ? NULL : out->in[0];
     if (x && !array_is_contiguous(x))
         return gm_fail(GM_ESTATE, "exchange: expected a contiguous array");
-    const int device = queue_device(q);
-    if (device && !device_can_lend(device_get(device)))
+    const int number = queue_device(q);
+    if (number && !device_can_lend(device_get(number)))
         return queue_lack(q, "exchange");
     if (!turn && !(turn = buffer_new(64)))
         return error_code();
     GM_TRY(array_alloc(out, q));
-    if (!device)
+    if (!number)
         GM_TRY(queue_writes(q, turn));
     char *cause = queue_arena(q, CAUSE_BYTES);
     int32_t *failed = cause ? queue_flag(q, cause) : NULL;
@@ -85,10 +85,10 @@ static gm_status exchange_eval(gm_array *out, gm_queue *q) {
                                    .out_bytes = (size_t)out->size * array_item(out),
                                    .cause = cause,
                                    .cause_bytes = CAUSE_BYTES,
-                                   .device = device},
+                                   .device = number},
                           .failed = failed};
     memcpy(args.call.shape, p->shape, (size_t)p->ndim * sizeof *p->shape);
-    return device ? queue_lend(q, carry_on_device, &args, sizeof args)
+    return number ? queue_lend(q, carry_on_device, &args, sizeof args)
                   : queue_launch(q, carry, &args, sizeof args, 1, 1, 0);
 }
 

@@ -1,9 +1,9 @@
 /* devices.c - kernels given as source for a GPU: calling one raises, because there is no backend that could run it. */
 #include "ops/ops.h"
 
-static gm_array *no_device(gm_scope *s, const char *op, const char *device) {
+static gm_array *no_device(gm_scope *s, const char *op, const char *maker) {
     (void)s;
-    return gm_fail(GM_ESTATE, "[%s] No %s back-end.", op, device), NULL; /* in MLX's words */
+    return gm_fail(GM_ESTATE, "[%s] No %s back-end.", op, maker), NULL; /* in MLX's words */
 }
 
 gm_array *gm_metal_kernel(gm_scope *s) { return no_device(s, "metal_kernel", "Metal"); }
