@@ -318,6 +318,17 @@ typedef struct {
 #define TILED_STAGES(tile_bytes) ((tile_bytes) > 2304 ? 2 : 3)
 #define TILED_STAGE_TILES(tile_bytes) ((tile_bytes) > 2304 ? 1 : 2304 / (tile_bytes))
 #define TILED_SUMS 32
+/* wide.cu, of as many threads: matrices' sixteen rows that a block has at once, values along k of a stage, stages,
+ * columns of x, and bytes of a stage where a piece of sixteen rows has `weights` and of a block's memory. */
+#define WIDE_SLOTS 4
+#define WIDE_PIECE 256
+#define WIDE_COLUMNS(eights) (32 * (eights))
+#define WIDE_STAGE(weights, columns) (WIDE_SLOTS * (weights) + (columns) * (WIDE_PIECE * 2 + WIDE_PIECE / 4))
+#define WIDE_RESULTS(columns) (WIDE_SLOTS * TILED_ROWS * 4 * (columns))
+#define CUDA_WIDE_ROWS(k, columns) ((columns) * ((k) * 2 + (k) / 4 + TILED_THREADS / 32 * 4)) /* bytes of a pass of x  \
+                                                                                               */
+#define WIDE_FIT(weights, columns) ((232448 - WIDE_RESULTS(columns)) / WIDE_STAGE(weights, columns))
+#define WIDE_STAGES(weights, columns) (WIDE_FIT(weights, columns) < 4 ? WIDE_FIT(weights, columns) : 4)
 typedef struct {
     gm_pack_args pack; /* row_map: on the device */
     cuda_format format;
@@ -351,6 +362,8 @@ typedef struct {
     int32_t x_type, glu, out_type;
     int32_t pass; /* tokens that go together, of matrices in tiles */
     float alpha, limit;
+    void *made; /* x of passes of so many columns, as wide.cu reads it; NULL: it reads rows of bfloat16 */
+    int32_t columns;
 } cuda_packed_args;
 
 /* Mixtures: of each pair of token and expert a row of `units`, [tokens, top_k, inner]. What a product reads is rounded

@@ -3,7 +3,6 @@
 #include "cuda/launch.h"
 
 #define INT8_ROWS "int8 activations"
-#define TILED_FILL 132 /* blocks that a large card has at once, one on each of its processors */
 
 static void start_in_rows(const cuda_packed_args *p) {
     const int64_t blocks[3] = {blocks_of(p->rows, CUDA_THREADS / 32), blocks_of(p->tokens, CUDA_TOKENS), 1};
@@ -46,6 +45,7 @@ static bool start_tiled(cuda_packed_args *p) {
         return false;
     p->pass = (int32_t)(8 / columns);
     while (p->pass > p->tokens || tiled_memory(p, p->pass * columns) > most) p->pass--;
+    if (p->tokens > p->pass && cuda_start_wide(p, tiled_kernel(&p->weight.format))) return true;
     const int64_t units = p->rows / TILED_ROWS,
                   blocks[3] = {units < TILED_FILL ? units : TILED_FILL, blocks_of(p->tokens, p->pass), 1};
     cuda_start_grid(tiled_kernel(&p->weight.format), blocks, TILED_THREADS, tiled_memory(p, p->pass * columns), p);
@@ -55,47 +55,51 @@ static void start_product(cuda_packed_args *p) {
     if (p->tokens > 0 && !start_tiled(p)) start_in_rows(p);
 }
 static int form_type(gm_row_form form) { return form == GM_FORM_BF16 ? GM_T_BF16 : GM_T_F32; }
-static void launch_packed_matmul(const void *args, int64_t begin, int64_t end) {
-    const gm_packed_matmul_args *a = args;
-    const gm_matrix *w = &a->weight;
+static void launch_product(const void *args, int64_t begin, int64_t end) {
+    cuda_packed_args p = *(const cuda_packed_args *)args;
     (void)begin;
-    start_product(&(cuda_packed_args){.out = a->out,
-                                      .x = a->x,
-                                      .residual = a->residual,
-                                      .weight = {w->data, a->bias, cuda_format_of(w->format, w->rows, w->k)},
-                                      .tokens = end,
-                                      .rows = w->rows,
-                                      .k = w->k,
-                                      .x_type = form_type(a->form),
-                                      .glu = CUDA_NO_GLU,
-                                      .out_type = GM_T_F32});
+    p.tokens = end;
+    start_product(&p);
+}
+static bool record_product(gm_recorder *r, cuda_packed_args p) {
+    return cuda_wide_memory(r, &p) && r->launch(r, launch_product, &p, sizeof p, p.tokens, 0, 0);
+}
+static cuda_packed_args matmul_args(const gm_packed_matmul_args *a, int64_t tokens) {
+    const gm_matrix *w = &a->weight;
+    return (cuda_packed_args){.out = a->out,
+                              .x = a->x,
+                              .residual = a->residual,
+                              .weight = {w->data, a->bias, cuda_format_of(w->format, w->rows, w->k)},
+                              .tokens = tokens,
+                              .rows = w->rows,
+                              .k = w->k,
+                              .x_type = form_type(a->form),
+                              .glu = CUDA_NO_GLU,
+                              .out_type = GM_T_F32};
 }
 bool cuda_packed_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n) {
     if (a->form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
     if (a->weight.in_rows) return r->lack(r, IN_ROWS);
     if (a->prompt && prompt_takes(&a->weight)) return cuda_prompt_matmul(r, a, n);
-    return r->launch(r, launch_packed_matmul, a, sizeof *a, n, 0, 0);
+    return record_product(r, matmul_args(a, n));
 }
-static void launch_packed_glu(const void *args, int64_t begin, int64_t end) {
-    const gm_packed_glu_args *a = args;
-    (void)begin;
-    start_product(
-        &(cuda_packed_args){.out = a->out,
-                            .x = a->x,
-                            .weight = {a->gate.data, NULL, cuda_format_of(a->gate.format, a->gate.rows, a->gate.k)},
-                            .up = {a->up.data, NULL, cuda_format_of(a->up.format, a->up.rows, a->up.k)},
-                            .tokens = end,
-                            .rows = a->gate.rows,
-                            .k = a->gate.k,
-                            .x_type = form_type(a->form),
-                            .glu = (int32_t)a->kind,
-                            .out_type = form_type(a->out_form)});
+static cuda_packed_args glu_args(const gm_packed_glu_args *a, int64_t tokens) {
+    return (cuda_packed_args){.out = a->out,
+                              .x = a->x,
+                              .weight = {a->gate.data, NULL, cuda_format_of(a->gate.format, a->gate.rows, a->gate.k)},
+                              .up = {a->up.data, NULL, cuda_format_of(a->up.format, a->up.rows, a->up.k)},
+                              .tokens = tokens,
+                              .rows = a->gate.rows,
+                              .k = a->gate.k,
+                              .x_type = form_type(a->form),
+                              .glu = (int32_t)a->kind,
+                              .out_type = form_type(a->out_form)};
 }
 bool cuda_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
     if (a->form == GM_FORM_INT8 || a->out_form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
     if (a->gate.in_rows || a->up.in_rows) return r->lack(r, IN_ROWS);
     if (a->prompt && prompt_takes(&a->gate) && prompt_takes(&a->up)) return cuda_prompt_glu(r, a, n);
-    return r->launch(r, launch_packed_glu, a, sizeof *a, n, 0, 0);
+    return record_product(r, glu_args(a, n));
 }
 
 /* ---- mixtures of experts ---- */

@@ -6,6 +6,7 @@
  * the bits that it has alone. */
 #include "tiles.cuh"
 #include "units.cuh"
+#include "wide.cuh"
 
 #define TILED_WARPS (TILED_THREADS / WARP)
 #define AT_ONCE 4          /* eights of x that a lane holds */
@@ -249,18 +250,12 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
     read_part < TILES
     > (a, room, s, token);
     const int own = lane / 4 < s.columns ? lane / 4 : s.columns - 1, left_column = lane % 4 * 2;
-    const four_words *x = room.x + own * 4 + lane % 4;
-    const float *totals = room.totals + (left_column < s.columns ? left_column : 0);
-    const auto x_from = [&](int tile) {
-        const int runs = tile * (TILES::K / 32) * s.columns;
-        return tile_x {
-            x + runs * 4, totals + runs *TILES
-            ::TOTALS, s.columns
-        };
-    };
+    const tile_x all_x = {room.x + own * 4 + lane % 4, room.totals + (left_column < s.columns ? left_column : 0),
+                          s.columns};
+    const auto x_from = [&](int tile) { return all_x.after(tile * (TILES::K / 32), TILES::TOTALS); };
     int slot = 0, waiting = 0;
     for (int product = 0; product < s.count; product++) {
-        float sums[4] = {0, 0, 0, 0};
+        float sums[1][4] = {};
         for (int at = s.first; at < s.end; at += ring_type::EACH) {
             ring.ask();
             wait_copies<ring_type::STAGES - 1>();
@@ -269,10 +264,10 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
             if (at + ring_type::EACH <= s.end) { /* with nothing between tiles that keeps them in turn */
                 UNROLL for (int i = 0; i < ring_type::EACH; i++)
                     TILES
-                ::multiply(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
+                ::template multiply<1>(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
             } else {
                 for (int i = 0; at + i < s.end; i++) TILES
-                ::multiply(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
+                ::template multiply<1>(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
             }
             warp_barrier(); /* nobody reads this stage any more */
             slot = slot + 1 == ring_type::STAGES ? 0 : slot + 1;
@@ -281,7 +276,7 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
             const int column = left_column + i % 2;
             if (column < s.columns)
                 room.sums[((waiting * TILED_WARPS + warp) * s.columns + column) * TILED_ROWS + lane / 4 + i / 2 * 8] =
-                    sums[i] * room.scales[warp * s.columns + column];
+                    sums[0][i] * room.scales[warp * s.columns + column];
         }
         if (++waiting == most || product + 1 == s.count) {
             finish_products(a, room, s, token, product + 1, waiting, HALVES);
@@ -290,6 +285,30 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
     }
     wait_copies<0>();
 }
+/* ---- x of wide products (wide.cu), as a block's memory has it here: a warp for a part of a token's row ---- */
+template <class TILES> DEVICE void tiled_rows(const cuda_packed_args &a) {
+    const int warp = thread_index() / WARP, values = a.weight.format.tile ? a.weight.format.tile : TILES
+    ::K;
+    const int64_t token = block_index(), tiles = a.k / values;
+    const wide_rows made = wide_rows_of(a, token / a.pass);
+    tiled_room room;
+    room.x = made.values;
+    room.totals = made.totals;
+    room.scales = made.scales;
+    read_token < TILES
+    > ((const float *)a.x + token * a.k, room, a.columns, (int)(token % a.pass) * 2,
+       (int)(tiles * warp / TILED_WARPS * values / 8), (int)(tiles * (warp + 1) / TILED_WARPS * values / 8));
+}
+#define TILED_X(name, ...)                                                                                             \
+    KERNEL(gm_tiled_rows_##name, cuda_packed_args, TILED_THREADS) { tiled_rows<__VA_ARGS__>(a); }
+TILED_X(f16, tiles_of_halves<false>)
+TILED_X(q4_0, tiles_of_q4_0)
+TILED_X(q8_0, tiles_of_q8_0)
+TILED_X(q4_k, tiles_of_q4_k)
+TILED_X(q6_k, tiles_of_q6_k)
+TILED_X(mxfp4, tiles_of_mxfp4)
+TILED_X(affine4, tiles_of_affine4<64, GM_T_F16>)
+
 #define TILED(name, ...)                                                                                               \
     KERNEL_AHEAD(gm_tiled_##name, cuda_packed_args, TILED_THREADS) { tiled_product<__VA_ARGS__>(a); }
 #define TILED_GROUP(group)                                                                                             \

@@ -2,6 +2,7 @@
  * products and mixtures of experts, each row of which has the bits that it has alone. */
 #ifndef GOMLX_TESTS_PACKED_CHECKS_H
 #define GOMLX_TESTS_PACKED_CHECKS_H
+#include "cuda/launch.h"
 #include "layer_checks.h"
 
 /* A matrix as its file has it and packed by both sides. */
@@ -277,6 +278,42 @@ static void check_packed_glu(void) {
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int c = 0; c < 1 + cases / 30; c++, free_memory())
             packed_glu_case(format, c, false), packed_glu_case(format, c, true);
+}
+
+/* As many tokens as go over the weights together, of every format that has tiles, and one more: into rows of several
+ * stages of a block (`rows`) and parts of k without a tile. */
+static void many_tokens_case(int format, int64_t tokens, int64_t rows, int64_t k) {
+    const bool rounded = format == GM_QUANT_bf16;
+    const int type = rounded ? GM_T_BF16 : GM_T_F32;
+    const packed_pair w = random_packed(format, rows, k, false), up = random_packed(format, rows, k, false);
+    const operand x = random_operand(tokens * k, type, SMALL), out = operand_of((size_t)(tokens * rows) * 4);
+    const gm_row_form form = rounded ? GM_FORM_BF16 : GM_FORM_F32;
+    gm_packed_matmul_args h = {.out = floats_of(out.host),
+                               .x = x.host,
+                               .form = form,
+                               .weight = {.data = w.packed.host, .format = format, .rows = rows, .k = k}},
+                          d = h;
+    d.out = floats_of(out.device), d.x = x.device, d.weight.data = w.packed.device;
+    RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
+    compare_out(gm_quants[format].doc, out, tokens * rows, GM_T_F32, 4 * sum_ulps,
+                fmax(largest_of(out, tokens * rows, GM_T_F32), 1));
+    CHECK_ALONE(packed_matmul, d, k * bytes_of(type), tokens, out, rows * 4);
+    gm_packed_glu_args g = {.out = out.host, .x = x.host, .form = form, .gate = h.weight, .up = h.weight}, e;
+    g.up.data = up.packed.host;
+    e = g;
+    e.out = out.device, e.x = x.device, e.gate.data = w.packed.device, e.up.data = up.packed.device;
+    RUN_BOTH(packed_glu, g, e, tokens, out, (size_t)(tokens * rows) * 4);
+    compare_out("units", out, tokens * rows, GM_T_F32, 4 * sum_ulps, fmax(largest_of(out, tokens * rows, GM_T_F32), 1));
+    CHECK_ALONE(packed_glu, e, k * bytes_of(type), tokens, out, rows * 4);
+}
+static void check_many_tokens(void) {
+    static const int64_t counts[] = {5, 16, 17, 32, 33, 64, 65};
+    for (int format = 0; format < GM_QUANT_COUNT; format++)
+        for (int c = 0; c < 1 + cases / 10; c++, free_memory())
+            if (cuda_tile_values(format))
+                many_tokens_case(format, counts[below(7)], whole_rows(), whole_k(format));
+    many_tokens_case(GM_QUANT_bf16, 33, 16 * (132 * 4 + 5), 64);
+    free_memory();
 }
 
 /* ---- mixtures of experts ---- */

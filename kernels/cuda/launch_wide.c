@@ -1,0 +1,40 @@
+/* launch_wide.c - products of many tokens by matrices in tiles (wide.cu). */
+#include "cuda/launch.h"
+
+static int columns_of_token(const cuda_packed_args *p) { return p->x_type == GM_T_BF16 ? 1 : 2; }
+bool cuda_wide_memory(gm_recorder *r, cuda_packed_args *p) {
+    const int64_t columns = p->tokens * 2, most = WIDE_COLUMNS(columns > WIDE_COLUMNS(1) ? 2 : 1);
+    if (columns_of_token(p) == 1 || p->tokens <= 1 || !cuda_tile_values(p->weight.format.format)) return true;
+    p->made = r->workspace(r, (size_t)(blocks_of(columns, most) * CUDA_WIDE_ROWS(p->k, most)));
+    return p->made != NULL;
+}
+static cuda_kernel rows_kernel(int format) {
+    switch (format) {
+    case GM_QUANT_f16: return CUDA_tiled_rows_f16;
+    case GM_QUANT_q4_0: return CUDA_tiled_rows_q4_0;
+    case GM_QUANT_q8_0: return CUDA_tiled_rows_q8_0;
+    case GM_QUANT_q4_k: return CUDA_tiled_rows_q4_k;
+    case GM_QUANT_q6_k: return CUDA_tiled_rows_q6_k;
+    case GM_QUANT_mxfp4: return CUDA_tiled_rows_mxfp4;
+    default: return CUDA_tiled_rows_affine4;
+    }
+}
+static size_t wide_memory(const cuda_packed_args *p, int64_t columns) {
+    const cuda_format *f = &p->weight.format;
+    const int64_t weights = TILED_ROWS * (WIDE_PIECE / f->values) * f->bytes, stage = WIDE_STAGE(weights, columns);
+    return (size_t)(WIDE_STAGES(weights, columns) * stage + WIDE_RESULTS(columns));
+}
+bool cuda_start_wide(cuda_packed_args *p, cuda_kernel tiled) {
+    const int64_t each = columns_of_token(p), units = p->rows / TILED_ROWS;
+    const size_t most = cuda_block_memory();
+    const bool more = p->tokens * each > WIDE_COLUMNS(1) && wide_memory(p, WIDE_COLUMNS(2)) <= most;
+    const int64_t columns = WIDE_COLUMNS(more ? 2 : 1);
+    if (wide_memory(p, columns) > most || (each == 1 ? !is_aligned(p->x, 16) : !p->made)) return false;
+    p->columns = (int32_t)columns;
+    p->pass = (int32_t)(columns / each);
+    if (each == 2) cuda_start(rows_kernel(p->weight.format.format), p->tokens, TILED_THREADS, 0, p);
+    const int64_t blocks[3] = {units < TILED_FILL ? units : TILED_FILL, blocks_of(p->tokens, p->pass), 1};
+    const cuda_kernel first = more ? CUDA_wide_64_f16 : CUDA_wide_32_f16;
+    cuda_start_grid((cuda_kernel)(first + (tiled - CUDA_tiled_f16)), blocks, TILED_THREADS, wide_memory(p, columns), p);
+    return true;
+}
