@@ -33,6 +33,9 @@ DEVICE int tile_piece(int row, int t, int half_bytes, int at) {
 }
 DEVICE four_words tile_words(const char *tile, int lane) { return *(const four_words *)(tile + lane * 16); }
 DEVICE float half_of_tile(const char *p) { return float_of_half(*(const uint16_t *)p); }
+/* The scales of a row's two blocks side by side, and one of them. */
+DEVICE uint32_t two_scales(const char *scales, int lane) { return *(const uint32_t *)(scales + lane / 4 * 4); }
+DEVICE float half_of_two(uint32_t two, int j) { return float_of_half((uint16_t)(two >> 16 * j)); }
 
 /* sum += 32 of k: what a lane has of rows g and g + 8, times x. */
 template <bool BF16> DEVICE void multiply_32(float *sum, const uint32_t *near, const uint32_t *far, const uint32_t *x) {
@@ -100,10 +103,10 @@ struct tiles_of_q8_0 {
         return block * 512 + tile_piece(row, at / 8, 8, at % 8);
     }
     template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
+        const uint32_t near_scales = two_scales(tile + 1024, lane), far_scales = two_scales(tile + 1056, lane);
         UNROLL for (int j = 0; j < 2; j++) {
             const four_words w = tile_words(tile + 512 * j, lane);
-            const char *scale = tile + 1024 + lane / 4 * 4 + 2 * j;
-            const float scales[2] = {half_of_tile(scale), half_of_tile(scale + 32)};
+            const float scales[2] = {half_of_two(near_scales, j), half_of_two(far_scales, j)};
             uint32_t near[4], far[4];
             bytes_of(w.at[0] ^ 0x80808080, near);
             bytes_of(w.at[1] ^ 0x80808080, near + 2);
@@ -132,9 +135,9 @@ struct tiles_of_q4_0 {
     }
     template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
         const four_words w = tile_words(tile, lane);
+        const uint32_t near_scales = two_scales(tile + 512, lane), far_scales = two_scales(tile + 544, lane);
         UNROLL for (int j = 0; j < 2; j++) {
-            const char *scale = tile + 512 + lane / 4 * 4 + 2 * j;
-            const float scales[2] = {half_of_tile(scale), half_of_tile(scale + 32)};
+            const float scales[2] = {half_of_two(near_scales, j), half_of_two(far_scales, j)};
             uint32_t near[4], far[4];
             nibbles_of(w.at[2 * j], near);
             nibbles_of(w.at[2 * j + 1], far);
@@ -193,6 +196,7 @@ template <int GROUP, int TYPE> struct tiles_of_affine4 {
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 1;
     static constexpr tile_order ORDER = BY_FIELDS;
+    typedef pack<uint32_t, HEAD / 4> head_pair; /* a scale and a bias, read at once */
     DEVICE int place(int row, int i) {
         const int block = i / BYTES, at = i % BYTES - HEAD, k = block * GROUP + 2 * at;
         if (at < 0) return K * 8 + (row * BLOCKS + block) * HEAD + at + HEAD;
@@ -203,16 +207,17 @@ template <int GROUP, int TYPE> struct tiles_of_affine4 {
             const int first = block * GROUP / 32, end = (block + 1) * GROUP / 32;
             float sum[N][4] = {};
             UNROLL for (int run = first; run < end; run++) {
-                const two_words w = *(const two_words *)(tile + run / 2 * 512 + lane * 16 + run % 2 * 8);
+                const four_words w = tile_words(tile + run / 2 * 512, lane);
                 uint32_t near[4], far[4];
-                nibbles_of(w.at[0], near);
-                nibbles_of(w.at[1], far);
+                nibbles_of(w.at[run % 2 * 2], near);
+                nibbles_of(w.at[run % 2 * 2 + 1], far);
                 UNROLL for (int n = 0; n < N; n++)
                     multiply_32<false>(sum[n], near, far, x.run(run, n).at);
             }
             UNROLL for (int i = 0; i < 4; i++) {
                 const char *head = tile + K * 8 + ((lane / 4 + i / 2 * 8) * BLOCKS + block) * HEAD;
-                const float scale = load_float(head, 0, TYPE), bias = load_float(head, 1, TYPE);
+                const head_pair pair = *(const head_pair *)head;
+                const float scale = load_float(&pair, 0, TYPE), bias = load_float(&pair, 1, TYPE);
                 UNROLL for (int n = 0; n < N; n++) {
                     float total = 0;
                     UNROLL for (int run = first; run < end; run++)
