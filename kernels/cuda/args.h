@@ -325,9 +325,10 @@ typedef struct {
 #define WIDE_COLUMNS(eights) (32 * (eights))
 #define WIDE_STAGE(weights, columns) (WIDE_SLOTS * (weights) + (columns) * (WIDE_PIECE * 2 + WIDE_PIECE / 4))
 #define WIDE_RESULTS(columns) (WIDE_SLOTS * TILED_ROWS * 4 * (columns))
-#define CUDA_WIDE_ROWS(k, columns) ((columns) * ((k) * 2 + (k) / 4 + TILED_THREADS / 32 * 4)) /* bytes of a pass of x  \
-                                                                                               */
-#define WIDE_FIT(weights, columns) ((232448 - WIDE_RESULTS(columns)) / WIDE_STAGE(weights, columns))
+#define CUDA_WIDE_ROWS(k, columns)                                                                                     \
+    ((columns) * ((k) * 2 + (k) / 4 + TILED_THREADS / 32 * 4)) /* bytes of a pass of x                                 \
+                                                                */
+#define WIDE_FIT(weights, columns) ((229376 - WIDE_RESULTS(columns)) / WIDE_STAGE(weights, columns))
 #define WIDE_STAGES(weights, columns) (WIDE_FIT(weights, columns) < 4 ? WIDE_FIT(weights, columns) : 4)
 typedef struct {
     gm_pack_args pack; /* row_map: on the device */
@@ -362,14 +363,16 @@ typedef struct {
     int32_t x_type, glu, out_type;
     int32_t pass; /* tokens that go together, of matrices in tiles */
     float alpha, limit;
-    void *made; /* x of passes of so many columns, as wide.cu reads it; NULL: it reads rows of bfloat16 */
+    const int32_t *ids; /* of a mixture: of each of `tokens` pairs the expert, whose matrix is in the stacks; or NULL */
+    int64_t experts, top_k; /* top_k: pairs with the same row of x */
+    void *made;             /* x of passes of so many columns, as wide.cu reads it; NULL: it reads rows of bfloat16 */
     int32_t columns;
 } cuda_packed_args;
 
 /* Mixtures: of each pair of token and expert a row of `units`, [tokens, top_k, inner]. What a product reads is rounded
  * to bfloat16 first, or not. */
 typedef struct {
-    float *out, *units;
+    float *out, *units, *made; /* made: of pairs, [tokens, top_k, out_dim], where tiles are multiplied */
     const float *x, *weights;
     const int32_t *ids;
     cuda_matrix gate, up, down; /* stacks, of `experts` */

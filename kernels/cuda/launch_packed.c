@@ -106,10 +106,64 @@ bool cuda_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
 static cuda_matrix stack_of(const gm_matrix_stack *w, int64_t rows, int64_t k) {
     return (cuda_matrix){w->data, w->bias, cuda_format_of(w->format, rows, k)};
 }
+static bool fits_tiles(const cuda_packed_args *p) {
+    return p->weight.format.tile &&
+           (p->glu == CUDA_NO_GLU || memcmp(&p->weight.format, &p->up.format, sizeof p->up.format) == 0) &&
+           tiled_memory(p, 2) <= cuda_block_memory();
+}
+/* All blocks of a card for few pairs, one for each of many. */
+static void start_tiled_experts(const cuda_packed_args *p) {
+    const int64_t units = p->rows / TILED_ROWS, each = TILED_FILL / p->tokens,
+                  blocks = each < 1       ? 1
+                           : each < units ? each
+                                          : units;
+    const cuda_kernel kernel = (cuda_kernel)(CUDA_expert_tiled_q4_0 +
+                                             (tiled_kernel(&p->weight.format) - CUDA_tiled_q4_0));
+    cuda_start(kernel, p->tokens * blocks, TILED_THREADS, tiled_memory(p, 2), p);
+}
+/* By the tensor cores, where all three are in tiles and a row of x fits a block's memory. */
+static bool start_experts_in_tiles(const cuda_experts_args *p, int64_t tokens) {
+    const int64_t pairs = tokens * p->top_k;
+    const cuda_packed_args units = {.out = p->units,
+                                    .x = p->x,
+                                    .weight = p->gate,
+                                    .up = p->up,
+                                    .tokens = pairs,
+                                    .rows = p->inner,
+                                    .k = p->dim,
+                                    .x_type = GM_T_F32,
+                                    .glu = p->glu,
+                                    .out_type = GM_T_F32,
+                                    .pass = 1,
+                                    .alpha = p->alpha,
+                                    .limit = p->limit,
+                                    .ids = p->ids,
+                                    .experts = p->experts,
+                                    .top_k = p->top_k},
+                           down = {.out = p->made,
+                                   .x = p->units,
+                                   .weight = p->down,
+                                   .tokens = pairs,
+                                   .rows = p->out_dim,
+                                   .k = p->inner,
+                                   .x_type = GM_T_F32,
+                                   .glu = CUDA_NO_GLU,
+                                   .out_type = GM_T_F32,
+                                   .pass = 1,
+                                   .ids = p->ids,
+                                   .experts = p->experts,
+                                   .top_k = 1};
+    if (pairs == 0 || !p->made || !fits_tiles(&units) || !fits_tiles(&down)) return false;
+    start_tiled_experts(&units);
+    start_tiled_experts(&down);
+    cuda_start(CUDA_expert_join, blocks_of(tokens * p->out_dim, CUDA_THREADS), CUDA_THREADS, 0, p);
+    return true;
+}
 static void launch_experts(const void *args, int64_t begin, int64_t end) {
     const cuda_experts_args *p = args;
     const int64_t warps = CUDA_THREADS / 32;
     (void)begin;
+    if (start_experts_in_tiles(p, end)) return;
     cuda_start(CUDA_expert_units, end * p->top_k * blocks_of(p->inner, warps), CUDA_THREADS, 0, p);
     cuda_start(CUDA_expert_sums, end * blocks_of(p->out_dim, warps), CUDA_THREADS, 0, p);
 }
@@ -136,5 +190,9 @@ bool cuda_experts(gm_recorder *r, const gm_experts_args *a, int64_t n) {
     if (a->gate.form == GM_FORM_INT8 || a->up.form == GM_FORM_INT8 || a->down.form == GM_FORM_INT8)
         return r->lack(r, INT8_ROWS);
     p.units = r->workspace(r, (size_t)(n * a->top_k * a->inner) * sizeof(float));
+    if (p.units && p.down.format.tile) {
+        p.made = r->workspace(r, (size_t)(n * a->top_k * a->out_dim) * sizeof(float));
+        if (!p.made) return false;
+    }
     return p.units && r->launch(r, launch_experts, &p, sizeof p, n, 0, 0);
 }

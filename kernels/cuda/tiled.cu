@@ -222,21 +222,23 @@ DEVICE void finish_products(const cuda_packed_args &a, const tiled_room &room, c
     barrier();
 }
 
-template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
+/* The tokens of a pass from `token` on, by `blocks` blocks, of which this is one. */
+template <class TILES>
+DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int64_t block, int64_t blocks) {
     typedef tile_ring < TILES
     > ring_type;
     constexpr int HALVES = TILES
     ::BF16 ? 1 : 2;
     const int lane = thread_index() % WARP, warp = thread_index() / WARP;
-    const int64_t token = block_index_y() * a.pass, left = a.tokens - token, units = a.rows / TILED_ROWS;
+    const int64_t left = a.tokens - token, units = a.rows / TILED_ROWS;
     const int tiles = (int)(a.k / TILES::K);
     tiled_share s;
     s.columns = (int)(left < a.pass ? left : a.pass) * HALVES;
     s.first = tiles * warp / TILED_WARPS;
     s.end = tiles * (warp + 1) / TILED_WARPS;
     s.matrices = a.glu == CUDA_NO_GLU ? 1 : 2;
-    s.begin = units * block_index() / block_count();
-    s.count = (int)(units * (block_index() + 1) / block_count() - s.begin) * s.matrices;
+    s.begin = units * block / blocks;
+    s.count = (int)(units * (block + 1) / blocks - s.begin) * s.matrices;
     tiled_room room;
     room.ring = block_memory();
     room.x = (four_words *)(room.ring + TILED_WARPS * ring_type::STAGES * ring_type::STAGE);
@@ -310,7 +312,9 @@ TILED_X(mxfp4, tiles_of_mxfp4)
 TILED_X(affine4, tiles_of_affine4<64, GM_T_F16>)
 
 #define TILED(name, ...)                                                                                               \
-    KERNEL_AHEAD(gm_tiled_##name, cuda_packed_args, TILED_THREADS) { tiled_product<__VA_ARGS__>(a); }
+    KERNEL_AHEAD(gm_tiled_##name, cuda_packed_args, TILED_THREADS) {                                                   \
+        tiled_product<__VA_ARGS__>(a, block_index_y() * a.pass, block_index(), block_count());                         \
+    }
 #define TILED_GROUP(group)                                                                                             \
     TILED(affine4_##group##_f16, tiles_of_affine4<group, GM_T_F16>)                                                    \
     TILED(affine4_##group##_bf16, tiles_of_affine4<group, GM_T_BF16>)                                                  \
@@ -325,3 +329,37 @@ TILED(mxfp4, tiles_of_mxfp4)
 TILED_GROUP(32)
 TILED_GROUP(64)
 TILED_GROUP(128)
+
+/* ---- mixtures of experts: a pair of token and expert has a row of its own, as many blocks each ---- */
+DEVICE cuda_matrix expert_matrix(const cuda_matrix &stack, int64_t expert, int64_t rows, int64_t k) {
+    const int64_t bytes = rows * (k / stack.format.values * stack.format.bytes);
+    return {(const char *)stack.data + expert * bytes, stack.bias ? stack.bias + expert * rows : stack.bias,
+            stack.format};
+}
+template <class TILES> DEVICE void tiled_expert(const cuda_packed_args &a) {
+    const int64_t blocks = block_count() / a.tokens, pair = block_index() / blocks;
+    cuda_packed_args own = a;
+    wait_for_others(); /* for ids */
+    const int64_t named = a.ids[pair], expert = named < 0 ? 0 : named < a.experts ? named : a.experts - 1;
+    own.weight = expert_matrix(a.weight, expert, a.rows, a.k);
+    own.up = expert_matrix(a.up, expert, a.rows, a.k);
+    own.x = (const float *)a.x + pair / a.top_k * a.k;
+    own.out = (float *)a.out + pair * a.rows;
+    own.tokens = 1;
+    tiled_product < TILES
+    > (own, 0, block_index() % blocks, blocks);
+}
+#define EXPERT(name, ...)                                                                                              \
+    KERNEL_AHEAD(gm_expert_tiled_##name, cuda_packed_args, TILED_THREADS) { tiled_expert<__VA_ARGS__>(a); }
+#define EXPERT_GROUP(group)                                                                                            \
+    EXPERT(affine4_##group##_f16, tiles_of_affine4<group, GM_T_F16>)                                                   \
+    EXPERT(affine4_##group##_bf16, tiles_of_affine4<group, GM_T_BF16>)                                                 \
+    EXPERT(affine4_##group##_f32, tiles_of_affine4<group, GM_T_F32>)
+EXPERT(q4_0, tiles_of_q4_0)
+EXPERT(q8_0, tiles_of_q8_0)
+EXPERT(q4_k, tiles_of_q4_k)
+EXPERT(q6_k, tiles_of_q6_k)
+EXPERT(mxfp4, tiles_of_mxfp4)
+EXPERT_GROUP(32)
+EXPERT_GROUP(64)
+EXPERT_GROUP(128)

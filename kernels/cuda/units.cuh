@@ -16,6 +16,7 @@ DEVICE float glu_value(int kind, float alpha, float limit, float gate, float up)
 DEVICE void store_product(const cuda_packed_args &a, int64_t token, int64_t row, float sum, float up) {
     const int64_t at = token * a.rows + row;
     if (a.weight.bias) sum += a.weight.bias[row];
+    if (a.up.bias) up += a.up.bias[row];
     if (a.residual) sum += a.residual[at];
     if (a.glu != CUDA_NO_GLU) sum = glu_value(a.glu, a.alpha, a.limit, sum, up);
     store_float(a.out, at, sum, a.out_type);

@@ -336,11 +336,13 @@ static void fill_stack(gm_matrix_stack *h, gm_matrix_stack *d, int format, int64
     d->data = all.device;
     d->bias = biased ? floats_of(bias.device) : NULL;
 }
-static void experts_case(int format, int c) {
+static void experts_case(int format, int c, bool whole) {
     const int64_t experts = 1 + below(3), top_k = 1 + below(experts), tokens = 1 + below(4);
     const bool rounded = format == GM_QUANT_bf16 && c % 2;
-    const int64_t values = gm_quants[format].values, dim = values == 1 ? 1 + below(40) : values;
-    const int64_t inner = values == 1 ? 1 + below(40) : values, out_dim = 1 + below(12);
+    const int64_t values = gm_quants[format].values, few = values == 1 ? 1 + below(40) : values;
+    const int64_t tile = cuda_tile_values(format), dim = whole ? tile * (1 + below(3)) : few;
+    const int64_t inner = whole ? tile : values == 1 ? 1 + below(40) : values;
+    const int64_t out_dim = whole ? 16 * (1 + below(3)) : 1 + below(12);
     const operand x = random_operand(tokens * dim, GM_T_F32, SMALL), ids = random_positions(tokens * top_k, experts);
     const operand weights = random_operand(tokens * top_k, GM_T_F32, SMALL);
     const operand out = operand_of((size_t)(tokens * out_dim) * 4);
@@ -377,6 +379,11 @@ static void experts_case(int format, int c) {
 static void check_experts(void) {
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int c = 0; c < 1 + cases / 30; c++, free_memory())
-            experts_case(format, c + format);
+            experts_case(format, c + format, false);
+}
+static void check_tiled_experts(void) {
+    for (int format = GM_QUANT_bf16 + 1; format < GM_QUANT_COUNT; format++, free_memory())
+        if (cuda_tile_values(format))
+            experts_case(format, format, true);
 }
 #endif
