@@ -318,18 +318,18 @@ typedef struct {
 #define TILED_STAGES(tile_bytes) ((tile_bytes) > 2304 ? 2 : 3)
 #define TILED_STAGE_TILES(tile_bytes) ((tile_bytes) > 2304 ? 1 : 2304 / (tile_bytes))
 #define TILED_SUMS 32
-/* wide.cu, of as many threads: matrices' sixteen rows that a block has at once, values along k of a stage, stages,
- * columns of x, and bytes of a stage where a piece of sixteen rows has `weights` and of a block's memory. */
-#define WIDE_SLOTS 4
-#define WIDE_PIECE 256
-#define WIDE_COLUMNS(eights) (32 * (eights))
-#define WIDE_STAGE(weights, columns) (WIDE_SLOTS * (weights) + (columns) * (WIDE_PIECE * 2 + WIDE_PIECE / 4))
-#define WIDE_RESULTS(columns) (WIDE_SLOTS * TILED_ROWS * 4 * (columns))
-#define CUDA_WIDE_ROWS(k, columns)                                                                                     \
-    ((columns) * ((k) * 2 + (k) / 4 + TILED_THREADS / 32 * 4)) /* bytes of a pass of x                                 \
-                                                                */
-#define WIDE_FIT(weights, columns) ((229376 - WIDE_RESULTS(columns)) / WIDE_STAGE(weights, columns))
-#define WIDE_STAGES(weights, columns) (WIDE_FIT(weights, columns) < 4 ? WIDE_FIT(weights, columns) : 4)
+/* wide.cu, of as many threads: columns of x that go together, by WIDE_EACH of a warp; matrices' sixteen rows that a
+ * block has at once; values along k of a stage, where 256 of sixteen rows are so many bytes, and its bytes; stages; and
+ * bytes of a pass of x, and of results. */
+#define WIDE_EACH 32
+#define WIDE_SLOTS(columns) (TILED_THREADS / (columns))
+#define WIDE_PIECE(bytes, tile) ((tile) > 128 || (bytes) < 3000 ? 256 : (bytes) < 6000 ? 128 : 64)
+#define WIDE_STAGE(bytes, tile, columns)                                                                               \
+    (WIDE_PIECE(bytes, tile) / 64 * (WIDE_SLOTS(columns) * (bytes) / 4 + (columns) * (128 + 16)))
+#define WIDE_RESULTS (TILED_THREADS * TILED_ROWS * 4)
+#define WIDE_FIT(bytes, tile, columns) ((229376 - WIDE_RESULTS) / WIDE_STAGE(bytes, tile, columns))
+#define WIDE_STAGES(bytes, tile, columns) (WIDE_FIT(bytes, tile, columns) < 4 ? WIDE_FIT(bytes, tile, columns) : 4)
+#define CUDA_WIDE_ROWS(k, columns) ((columns) * ((k) * 2 + (k) / 4 + TILED_THREADS / 32 * 4))
 typedef struct {
     gm_pack_args pack; /* row_map: on the device */
     cuda_format format;

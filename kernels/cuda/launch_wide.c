@@ -3,7 +3,7 @@
 
 static int columns_of_token(const cuda_packed_args *p) { return p->x_type == GM_T_BF16 ? 1 : 2; }
 bool cuda_wide_memory(gm_recorder *r, cuda_packed_args *p) {
-    const int64_t columns = p->tokens * 2, most = WIDE_COLUMNS(columns > WIDE_COLUMNS(1) ? 2 : 1);
+    const int64_t columns = p->tokens * 2, most = columns > WIDE_EACH ? 2 * WIDE_EACH : WIDE_EACH;
     if (columns_of_token(p) == 1 || p->tokens <= 1 || !cuda_tile_values(p->weight.format.format)) return true;
     p->made = r->workspace(r, (size_t)(blocks_of(columns, most) * CUDA_WIDE_ROWS(p->k, most)));
     return p->made != NULL;
@@ -21,14 +21,14 @@ static cuda_kernel rows_kernel(int format) {
 }
 static size_t wide_memory(const cuda_packed_args *p, int64_t columns) {
     const cuda_format *f = &p->weight.format;
-    const int64_t weights = TILED_ROWS * (WIDE_PIECE / f->values) * f->bytes, stage = WIDE_STAGE(weights, columns);
-    return (size_t)(WIDE_STAGES(weights, columns) * stage + WIDE_RESULTS(columns));
+    const int64_t bytes = TILED_ROWS * (256 / f->values) * f->bytes, tile = cuda_tile_values(f->format);
+    return (size_t)(WIDE_STAGES(bytes, tile, columns) * WIDE_STAGE(bytes, tile, columns) + WIDE_RESULTS);
 }
 bool cuda_start_wide(cuda_packed_args *p, cuda_kernel tiled) {
     const int64_t each = columns_of_token(p), units = p->rows / TILED_ROWS;
     const size_t most = cuda_block_memory();
-    const bool more = p->tokens * each > WIDE_COLUMNS(1) && wide_memory(p, WIDE_COLUMNS(2)) <= most;
-    const int64_t columns = WIDE_COLUMNS(more ? 2 : 1);
+    const bool more = p->tokens * each > WIDE_EACH && wide_memory(p, 2 * WIDE_EACH) <= most;
+    const int64_t columns = more ? 2 * WIDE_EACH : WIDE_EACH;
     if (wide_memory(p, columns) > most || (each == 1 ? !is_aligned(p->x, 16) : !p->made)) return false;
     p->columns = (int32_t)columns;
     p->pass = (int32_t)(columns / each);
