@@ -342,7 +342,7 @@ template <class TILES> DEVICE void tiled_expert(const cuda_packed_args &a) {
     wait_for_others(); /* for ids */
     const int64_t named = a.ids[pair], expert = named < 0 ? 0 : named < a.experts ? named : a.experts - 1;
     own.weight = expert_matrix(a.weight, expert, a.rows, a.k);
-    own.up = expert_matrix(a.up, expert, a.rows, a.k);
+    if (a.glu != CUDA_NO_GLU) own.up = expert_matrix(a.up, expert, a.rows, a.k);
     own.x = (const float *)a.x + pair / a.top_k * a.k;
     own.out = (float *)a.out + pair * a.rows;
     own.tokens = 1;
