@@ -318,17 +318,21 @@ typedef struct {
 #define TILED_STAGES(tile_bytes) ((tile_bytes) > 2304 ? 2 : 3)
 #define TILED_STAGE_TILES(tile_bytes) ((tile_bytes) > 2304 ? 1 : 2304 / (tile_bytes))
 #define TILED_SUMS 32
-/* wide.cu, of as many threads: columns of x that go together, by WIDE_EACH of a warp; matrices' sixteen rows that a
- * block has at once; values along k of a stage, where 256 of sixteen rows are so many bytes, and its bytes; stages; and
- * bytes of a pass of x, and of results. */
+/* wide.cu, of as many threads: columns of x that go together are WIDE_EACH, or twice as many; matrices' sixteen rows
+ * that a block has at once, where there are few and where there are many; values along k of a stage, where 256 of
+ * sixteen rows are so many bytes, and its bytes; bytes of results, stages, and bytes of a pass of x. */
 #define WIDE_EACH 32
-#define WIDE_SLOTS(columns) (TILED_THREADS / (columns))
-#define WIDE_PIECE(bytes, tile) ((tile) > 128 || (bytes) < 3000 ? 256 : (bytes) < 6000 ? 128 : 64)
-#define WIDE_STAGE(bytes, tile, columns)                                                                               \
-    (WIDE_PIECE(bytes, tile) / 64 * (WIDE_SLOTS(columns) * (bytes) / 4 + (columns) * (128 + 16)))
-#define WIDE_RESULTS (TILED_THREADS * TILED_ROWS * 4)
-#define WIDE_FIT(bytes, tile, columns) ((229376 - WIDE_RESULTS) / WIDE_STAGE(bytes, tile, columns))
-#define WIDE_STAGES(bytes, tile, columns) (WIDE_FIT(bytes, tile, columns) < 4 ? WIDE_FIT(bytes, tile, columns) : 4)
+#define WIDE_FEW 4
+#define WIDE_MANY(columns) (TILED_THREADS / (columns))
+#define WIDE_PIECE(bytes, tile, slots)                                                                                 \
+    ((tile) > 128 || (bytes) < 3000 || (slots) == WIDE_FEW ? 256 : (bytes) < 6000 ? 128 : 64)
+#define WIDE_STAGE(bytes, tile, slots, columns)                                                                        \
+    (WIDE_PIECE(bytes, tile, slots) / 64 * ((slots) * (bytes) / 4 + (columns) * (128 + 16)))
+#define WIDE_RESULTS(slots, columns) ((slots) * (columns) * TILED_ROWS * 4)
+#define WIDE_FIT(bytes, tile, slots, columns)                                                                          \
+    ((229376 - WIDE_RESULTS(slots, columns)) / WIDE_STAGE(bytes, tile, slots, columns))
+#define WIDE_STAGES(bytes, tile, slots, columns)                                                                       \
+    (WIDE_FIT(bytes, tile, slots, columns) < 4 ? WIDE_FIT(bytes, tile, slots, columns) : 4)
 #define CUDA_WIDE_ROWS(k, columns) ((columns) * ((k) * 2 + (k) / 4 + TILED_THREADS / 32 * 4))
 typedef struct {
     gm_pack_args pack; /* row_map: on the device */

@@ -45,8 +45,10 @@ static bool start_tiled(cuda_packed_args *p) {
         return false;
     p->pass = (int32_t)(8 / columns);
     while (p->pass > p->tokens || tiled_memory(p, p->pass * columns) > most) p->pass--;
-    /* Two short passes take less time than a long one, but where each of a token's columns is one that others need. */
-    if (p->tokens > p->pass * columns && cuda_start_wide(p, tiled_kernel(&p->weight.format))) return true;
+    /* A few short passes take less time than one over as many columns as wide.cu has. */
+    if ((p->tokens > 8 || blocks_of(p->tokens, p->pass) > 2 * columns) &&
+        cuda_start_wide(p, tiled_kernel(&p->weight.format)))
+        return true;
     const int64_t units = p->rows / TILED_ROWS,
                   blocks[3] = {units < TILED_FILL ? units : TILED_FILL, blocks_of(p->tokens, p->pass), 1};
     cuda_start_grid(tiled_kernel(&p->weight.format), blocks, TILED_THREADS, tiled_memory(p, p->pass * columns), p);

@@ -19,22 +19,31 @@ static cuda_kernel rows_kernel(int format) {
     default: return CUDA_tiled_rows_affine4;
     }
 }
-static size_t wide_memory(const cuda_packed_args *p, int64_t columns) {
+/* The kernels of a shape come in the order of those of tiled.cu. */
+typedef struct {
+    int64_t slots, columns;
+    cuda_kernel first;
+} wide_shape;
+static size_t wide_memory(const cuda_packed_args *p, const wide_shape *s) {
     const cuda_format *f = &p->weight.format;
     const int64_t bytes = TILED_ROWS * (256 / f->values) * f->bytes, tile = cuda_tile_values(f->format);
-    return (size_t)(WIDE_STAGES(bytes, tile, columns) * WIDE_STAGE(bytes, tile, columns) + WIDE_RESULTS);
+    return (size_t)(WIDE_STAGES(bytes, tile, s->slots, s->columns) * WIDE_STAGE(bytes, tile, s->slots, s->columns) +
+                    WIDE_RESULTS(s->slots, s->columns));
 }
 bool cuda_start_wide(cuda_packed_args *p, cuda_kernel tiled) {
+    static const wide_shape shapes[2][2] = {
+        {{WIDE_FEW, 32, CUDA_wide_few_32_f16}, {WIDE_FEW, 64, CUDA_wide_few_64_f16}},
+        {{WIDE_MANY(32), 32, CUDA_wide_many_32_f16}, {WIDE_MANY(64), 64, CUDA_wide_many_64_f16}}};
     const int64_t each = columns_of_token(p), units = p->rows / TILED_ROWS;
+    const wide_shape *shape = shapes[units * (p->glu == CUDA_NO_GLU ? 1 : 2) > WIDE_FEW * TILED_FILL];
     const size_t most = cuda_block_memory();
-    const bool more = p->tokens * each > WIDE_EACH && wide_memory(p, 2 * WIDE_EACH) <= most;
-    const int64_t columns = more ? 2 * WIDE_EACH : WIDE_EACH;
-    if (wide_memory(p, columns) > most || (each == 1 ? !is_aligned(p->x, 16) : !p->made)) return false;
-    p->columns = (int32_t)columns;
-    p->pass = (int32_t)(columns / each);
+    if (p->tokens * each > WIDE_EACH && wide_memory(p, &shape[1]) <= most) shape++;
+    if (wide_memory(p, shape) > most || (each == 1 ? !is_aligned(p->x, 16) : !p->made)) return false;
+    p->columns = (int32_t)shape->columns;
+    p->pass = (int32_t)(shape->columns / each);
     if (each == 2) cuda_start(rows_kernel(p->weight.format.format), p->tokens, TILED_THREADS, 0, p);
     const int64_t blocks[3] = {units < TILED_FILL ? units : TILED_FILL, blocks_of(p->tokens, p->pass), 1};
-    const cuda_kernel first = more ? CUDA_wide_64_f16 : CUDA_wide_32_f16;
-    cuda_start_grid((cuda_kernel)(first + (tiled - CUDA_tiled_f16)), blocks, TILED_THREADS, wide_memory(p, columns), p);
+    cuda_start_grid((cuda_kernel)(shape->first + (tiled - CUDA_tiled_f16)), blocks, TILED_THREADS,
+                    wide_memory(p, shape), p);
     return true;
 }

@@ -1,13 +1,12 @@
 /* wide.cu - products of many tokens by matrices in tiles (tiles.cuh): one pass over the weights serves all of their
- * columns of mma. A block has a run of sixteen rows after sixteen rows, as many of them at a time as it has warps, or
- * half as many, which then share them, each with half of the columns; a warp goes along all of k. Weights and x come by
- * stages along k, which copies fill ahead. A part of k is what it is in tiled.cu, summed and added in the same order: a
- * token has the bits that it has there. */
+ * columns of mma. A block has a run of sixteen rows after sixteen rows, so many of them at a time (`SLOTS`), each of as
+ * many warps as there are, which share the columns; a warp goes along all of k. Weights and x come by stages along k,
+ * which copies fill ahead. A part of k is what it is in tiled.cu, summed and added in the same order: a token has the
+ * bits that it has there. */
 #include "units.cuh"
 #include "wide.cuh"
 
 #define WIDE_PARTS (TILED_THREADS / WARP)
-#define WIDE_EIGHTS (WIDE_EACH / 8) /* of columns, of a warp */
 
 struct wide_share {
     int64_t token; /* the first */
@@ -17,13 +16,13 @@ struct wide_share {
 };
 struct wide_place { int product, piece, slot; }; /* a stage: which products begin it, where along k, and its memory */
 
-template <class FORM, int COLUMNS> struct wide_stages {
-    static constexpr int TILE_BYTES = TILED_ROWS * FORM::CHUNK, BYTES = 256 / FORM::K * TILE_BYTES,
-                         SLOTS = WIDE_SLOTS(COLUMNS);
-    static constexpr int PIECE = WIDE_PIECE(BYTES, FORM::K), EACH = PIECE / FORM::K, WEIGHTS = EACH * TILE_BYTES;
-    static constexpr int STAGE = WIDE_STAGE(BYTES, FORM::K, COLUMNS), STAGES = WIDE_STAGES(BYTES, FORM::K, COLUMNS);
+template <class FORM, int SLOTS, int COLUMNS> struct wide_stages {
+    static constexpr int TILE_BYTES = TILED_ROWS * FORM::CHUNK, BYTES = 256 / FORM::K * TILE_BYTES;
+    static constexpr int PIECE = WIDE_PIECE(BYTES, FORM::K, SLOTS), EACH = PIECE / FORM::K, WEIGHTS = EACH * TILE_BYTES;
+    static constexpr int STAGE = WIDE_STAGE(BYTES, FORM::K, SLOTS, COLUMNS);
+    static constexpr int STAGES = WIDE_STAGES(BYTES, FORM::K, SLOTS, COLUMNS),
+                         WARPS = WIDE_PARTS / SLOTS; /* of a slot */
     static constexpr int X = SLOTS * WEIGHTS, TOTALS = X + COLUMNS * PIECE * 2, RUNS = FORM::K / 32;
-    static constexpr int WARPS = COLUMNS / WIDE_EACH; /* of a slot */
     char *memory;
     const cuda_packed_args &a;
     const wide_share &s;
@@ -47,9 +46,14 @@ template <class FORM, int COLUMNS> struct wide_stages {
         const char *from = data + rows * TILED_ROWS * row_bytes;
         char *to = memory + p.slot * STAGE + warp / WARPS * WEIGHTS;
         if (FORM::FROM_ROWS) {
-            const int part = lane % 8 * 16; /* of a row of the stage's one tile */
-            for (int row = own * 4 + lane / 8; row < TILED_ROWS; row += WARPS * 4)
-                copy_16(to + FORM::place(row, part), from + row * row_bytes + p.piece * FORM::CHUNK + part, 16);
+            const int pieces = tiles * (FORM::CHUNK / 16); /* of a row */
+            for (int i = own * WARP + lane; i < EACH * (FORM::CHUNK / 16) * TILED_ROWS; i += WARPS * WARP) {
+                const int row = i / (EACH * (FORM::CHUNK / 16)), at = i % (EACH * (FORM::CHUNK / 16));
+                const int tile = at / (FORM::CHUNK / 16), part = at % (FORM::CHUNK / 16) * 16;
+                if (at < pieces)
+                    copy_16(to + tile * TILE_BYTES + FORM::place(row, part),
+                            from + row * row_bytes + (p.piece * EACH + tile) * FORM::CHUNK + part, 16);
+            }
             return;
         }
         from += (int64_t)p.piece * WEIGHTS;
@@ -101,8 +105,8 @@ template <class FORM, int COLUMNS> struct wide_stages {
 };
 
 /* What a warp has of sixteen rows and its columns: of the part of k that it is in, and of all that came before. */
-template <class FORM, int COLUMNS> struct wide_sums {
-    static constexpr int HALVES = FORM::BF16 ? 1 : 2, N = WIDE_EIGHTS;
+template <class FORM, int N, int COLUMNS> struct wide_sums {
+    static constexpr int HALVES = FORM::BF16 ? 1 : 2;
     float part[N][4], all[N][4 / HALVES], scales[N][2];
     int number; /* of the part */
     METHOD void clear(const cuda_packed_args &a, int tiles, int first_column) {
@@ -151,10 +155,11 @@ DEVICE void finish_wide(const cuda_packed_args &a, const wide_share &s, const fl
     }
 }
 
-template <class FORM, int COLUMNS> DEVICE void wide_product(const cuda_packed_args &a) {
-    typedef wide_stages<FORM, COLUMNS> stages_type;
-    typedef wide_sums<FORM, COLUMNS> sums_type;
-    constexpr int TOKENS = COLUMNS / sums_type::HALVES, SLOTS = stages_type::SLOTS, WARPS = stages_type::WARPS;
+template <class FORM, int SLOTS, int COLUMNS> DEVICE void wide_product(const cuda_packed_args &a) {
+    constexpr int WARPS = WIDE_PARTS / SLOTS, EIGHTS = COLUMNS / WARPS / 8; /* of columns, of a warp */
+    typedef wide_stages<FORM, SLOTS, COLUMNS> stages_type;
+    typedef wide_sums<FORM, EIGHTS, COLUMNS> sums_type;
+    constexpr int TOKENS = COLUMNS / sums_type::HALVES;
     const int lane = thread_index() % WARP, warp = thread_index() / WARP;
     const int64_t units = a.rows / TILED_ROWS;
     wide_share s;
@@ -166,7 +171,7 @@ template <class FORM, int COLUMNS> DEVICE void wide_product(const cuda_packed_ar
     s.pieces = (s.tiles + stages_type::EACH - 1) / stages_type::EACH;
     const stages_type stages = {block_memory(), a, s};
     float *results = (float *)(block_memory() + stages_type::STAGES * stages_type::STAGE);
-    const int first_column = warp % WARPS * WIDE_EACH, slot = warp / WARPS, own = first_column + lane % 4 * 2;
+    const int first_column = warp % WARPS * EIGHTS * 8, slot = warp / WARPS, own = first_column + lane % 4 * 2;
     wide_place asked = stages.begin(), at = {0, 0, 0};
     sums_type sums;
     while (at.product < s.count) {
@@ -182,9 +187,8 @@ template <class FORM, int COLUMNS> DEVICE void wide_product(const cuda_packed_ar
             stages.ask(asked);
             for (int i = 0; tile < end; i++) {
                 if (first + slot < s.count)
-                    FORM::template multiply<WIDE_EIGHTS>(stage + slot * stages_type::WEIGHTS +
-                                                             i * stages_type::TILE_BYTES,
-                                                         x.after(i * stages_type::RUNS, FORM::TOTALS), lane, sums.part);
+                    FORM::template multiply<EIGHTS>(stage + slot * stages_type::WEIGHTS + i * stages_type::TILE_BYTES,
+                                                    x.after(i * stages_type::RUNS, FORM::TOTALS), lane, sums.part);
                 if (++tile < sums.end(s.tiles)) continue;
                 sums.finish_part();
                 sums.begin_part(a, s.tiles, tile, own);
@@ -197,9 +201,15 @@ template <class FORM, int COLUMNS> DEVICE void wide_product(const cuda_packed_ar
     }
     wait_copies<0>();
 }
+#define WIDE_OF(shape, name, slots, columns, ...)                                                                      \
+    KERNEL_AHEAD(gm_wide_##shape##_##name, cuda_packed_args, TILED_THREADS) {                                          \
+        wide_product<__VA_ARGS__, slots, columns>(a);                                                                  \
+    }
 #define WIDE(name, ...)                                                                                                \
-    KERNEL_AHEAD(gm_wide_32_##name, cuda_packed_args, TILED_THREADS) { wide_product<__VA_ARGS__, 32>(a); }             \
-    KERNEL_AHEAD(gm_wide_64_##name, cuda_packed_args, TILED_THREADS) { wide_product<__VA_ARGS__, 64>(a); }
+    WIDE_OF(few_32, name, WIDE_FEW, 32, __VA_ARGS__)                                                                   \
+    WIDE_OF(few_64, name, WIDE_FEW, 64, __VA_ARGS__)                                                                   \
+    WIDE_OF(many_32, name, WIDE_MANY(32), 32, __VA_ARGS__)                                                             \
+    WIDE_OF(many_64, name, WIDE_MANY(64), 64, __VA_ARGS__)
 #define WIDE_GROUP(group)                                                                                              \
     WIDE(affine4_##group##_f16, tiles_of_affine4<group, GM_T_F16>)                                                     \
     WIDE(affine4_##group##_bf16, tiles_of_affine4<group, GM_T_BF16>)                                                   \

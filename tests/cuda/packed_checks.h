@@ -307,12 +307,13 @@ static void many_tokens_case(int format, int64_t tokens, int64_t rows, int64_t k
     CHECK_ALONE(packed_glu, e, k * bytes_of(type), tokens, out, rows * 4);
 }
 static void check_many_tokens(void) {
-    static const int64_t counts[] = {5, 16, 17, 32, 33, 64, 65};
+    static const int64_t counts[] = {9, 16, 17, 32, 33, 64, 65};
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int c = 0; c < 1 + cases / 10; c++, free_memory())
             if (cuda_tile_values(format))
                 many_tokens_case(format, counts[below(7)], whole_rows(), whole_k(format));
-    many_tokens_case(GM_QUANT_bf16, 33, 16 * (132 * 4 + 5), 64);
+    for (int i = 0; i < 2; i++, free_memory())
+        many_tokens_case(i ? GM_QUANT_q4_0 : GM_QUANT_bf16, i ? 16 : 33, 16 * (132 * 4 + 5), 64);
     free_memory();
 }
 
