@@ -335,6 +335,22 @@ typedef struct {
 #define TILED_STAGE_TILES(tile_bytes) ((tile_bytes) > 2304 ? 1 : 2304 / (tile_bytes))
 #define TILED_SUMS 32
 #define TILED_COLUMNS 8 /* of mma: of tokens, or twice as many */
+/* wide.cu, of as many threads: columns of x that go together are WIDE_EACH, or twice as many; matrices' sixteen rows
+ * that a block has at once, where there are few and where there are many; values along k of a stage, where 256 of
+ * sixteen rows are so many bytes, and its bytes; bytes of results, stages, and bytes of a pass of x. */
+#define WIDE_EACH 32
+#define WIDE_FEW 4
+#define WIDE_MANY(columns) (TILED_THREADS / (columns))
+#define WIDE_PIECE(bytes, tile, slots)                                                                                 \
+    ((tile) > 128 || (bytes) < 3000 || (slots) == WIDE_FEW ? 256 : (bytes) < 6000 ? 128 : 64)
+#define WIDE_STAGE(bytes, tile, slots, columns)                                                                        \
+    (WIDE_PIECE(bytes, tile, slots) / 64 * ((slots) * (bytes) / 4 + (columns) * (128 + 16)))
+#define WIDE_RESULTS(slots, columns) ((slots) * (columns) * TILED_ROWS * 4)
+#define WIDE_FIT(bytes, tile, slots, columns)                                                                          \
+    ((229376 - WIDE_RESULTS(slots, columns)) / WIDE_STAGE(bytes, tile, slots, columns))
+#define WIDE_STAGES(bytes, tile, slots, columns)                                                                       \
+    (WIDE_FIT(bytes, tile, slots, columns) < 4 ? WIDE_FIT(bytes, tile, slots, columns) : 4)
+#define CUDA_WIDE_ROWS(k, columns) ((columns) * ((k) * 2 + (k) / 4 + TILED_THREADS / 32 * 4))
 typedef struct {
     gm_pack_args pack; /* row_map: on the device */
     cuda_format format;
@@ -380,12 +396,16 @@ typedef struct {
     const float *norm; /* or NULL */
     float eps;
     bool rounds;
+    const int32_t *ids; /* of a mixture: of each of `tokens` pairs the expert, whose matrix is in the stacks; or NULL */
+    int64_t experts, top_k; /* top_k: pairs with the same row of x */
+    void *made;             /* x of passes of so many columns, as wide.cu reads it; NULL: it reads rows of bfloat16 */
+    int32_t columns;
 } cuda_packed_args;
 
 /* Mixtures: of each pair of token and expert a row of `units`, [tokens, top_k, inner]. What a product reads is rounded
  * to bfloat16 first, or not. */
 typedef struct {
-    float *out, *units;
+    float *out, *units, *made; /* made: of pairs, [tokens, top_k, out_dim], where tiles are multiplied */
     const float *x, *weights;
     const int32_t *ids;
     cuda_matrix gate, up, down; /* stacks, of `experts` */

@@ -11,6 +11,7 @@
 #include "layers.cu"
 #include "packed.cu"
 #include "tiled.cu"
+#include "wide.cu"
 #include "decoder.cu"
 #include "training.cu"
 #include "product.cu"

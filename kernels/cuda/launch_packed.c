@@ -4,7 +4,6 @@
 #include "made_rows.h"
 
 #define INT8_ROWS "int8 activations"
-#define TILED_FILL 132 /* blocks that a large card has at once, one on each of its processors */
 
 static void start_in_rows(const cuda_packed_args *p) {
     const int64_t blocks[3] = {blocks_of(p->rows, CUDA_THREADS / 32), blocks_of(p->tokens, CUDA_TOKENS), 1};
@@ -29,8 +28,7 @@ static size_t tiled_memory(const cuda_packed_args *p, int64_t columns) {
     const int warps = TILED_THREADS / 32, tile = TILED_ROWS * (cuda_tile_values(f->format) / f->values) * f->bytes;
     const int64_t stage = TILED_STAGE_TILES(tile) * tile, sums = (TILED_SUMS * TILED_ROWS + columns) * 4;
     const int64_t totals = p->k / 16 * columns * 4; /* at most */
-    const int64_t norm = p->norm ? (warps * TILED_COLUMNS + p->k) * 4 : 0;
-    return (size_t)(warps * (TILED_STAGES(tile) * stage + sums) + p->k * columns * 2 + totals + norm);
+    return (size_t)(warps * (TILED_STAGES(tile) * stage + sums) + p->k * columns * 2 + totals) + cuda_norm_memory(p);
 }
 /* Whether a matrix is in tiles, or in rows that make such. */
 static bool makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {
@@ -48,6 +46,10 @@ static bool start_tiled(cuda_packed_args *p) {
         return false;
     p->pass = (int32_t)(TILED_COLUMNS / columns);
     while (p->pass > p->tokens || tiled_memory(p, p->pass * columns) > most) p->pass--;
+    /* A few short passes take less time than one over as many columns as wide.cu has. */
+    if ((p->tokens > 8 || blocks_of(p->tokens, p->pass) > 2 * columns) &&
+        cuda_start_wide(p, tiled_kernel(&p->weight.format)))
+        return true;
     const int64_t units = (p->rows + p->more[0].rows + p->more[1].rows) / TILED_ROWS,
                   blocks[3] = {units < TILED_FILL ? units : TILED_FILL, blocks_of(p->tokens, p->pass), 1};
     cuda_start_grid(tiled_kernel(&p->weight.format), blocks, TILED_THREADS, tiled_memory(p, p->pass * columns), p);
@@ -57,26 +59,33 @@ static void start_product(cuda_packed_args *p) {
     if (p->tokens > 0 && !start_tiled(p)) start_in_rows(p);
 }
 static int form_type(gm_row_form form) { return form == GM_FORM_BF16 ? GM_T_BF16 : GM_T_F32; }
-static void launch_packed_matmul(const void *args, int64_t begin, int64_t end) {
-    const gm_packed_matmul_args *a = args;
-    const gm_matrix *w = &a->weight;
+static void launch_product(const void *args, int64_t begin, int64_t end) {
+    cuda_packed_args p = *(const cuda_packed_args *)args;
     (void)begin;
-    start_product(&(cuda_packed_args){.out = a->out,
-                                      .x = a->x,
-                                      .residual = a->residual,
-                                      .weight = {w->data, a->bias, cuda_format_of(w->format, w->rows, w->k)},
-                                      .tokens = end,
-                                      .rows = w->rows,
-                                      .k = w->k,
-                                      .x_type = form_type(a->form),
-                                      .glu = CUDA_NO_GLU,
-                                      .out_type = GM_T_F32});
+    p.tokens = end;
+    start_product(&p);
+}
+static bool record_product(gm_recorder *r, cuda_packed_args p) {
+    return cuda_wide_memory(r, &p) && r->launch(r, launch_product, &p, sizeof p, p.tokens, 0, 0);
+}
+static cuda_packed_args matmul_args(const gm_packed_matmul_args *a, int64_t tokens) {
+    const gm_matrix *w = &a->weight;
+    return (cuda_packed_args){.out = a->out,
+                              .x = a->x,
+                              .residual = a->residual,
+                              .weight = {w->data, a->bias, cuda_format_of(w->format, w->rows, w->k)},
+                              .tokens = tokens,
+                              .rows = w->rows,
+                              .k = w->k,
+                              .x_type = form_type(a->form),
+                              .glu = CUDA_NO_GLU,
+                              .out_type = GM_T_F32};
 }
 bool cuda_packed_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n) {
     if (a->form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
     if (a->weight.in_rows) return r->lack(r, IN_ROWS);
     if (a->prompt && prompt_takes(&a->weight)) return cuda_prompt_matmul(r, a, n);
-    return r->launch(r, launch_packed_matmul, a, sizeof *a, n, 0, 0);
+    return record_product(r, matmul_args(a, n));
 }
 static cuda_packed_args glu_args(const gm_packed_glu_args *a, int64_t tokens) {
     return (cuda_packed_args){.out = a->out,
@@ -90,25 +99,28 @@ static cuda_packed_args glu_args(const gm_packed_glu_args *a, int64_t tokens) {
                               .glu = (int32_t)a->kind,
                               .out_type = form_type(a->out_form)};
 }
-static void launch_packed_glu(const void *args, int64_t begin, int64_t end) {
-    cuda_packed_args p = glu_args(args, end);
-    (void)begin;
-    start_product(&p);
-}
 bool cuda_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
     if (a->form == GM_FORM_INT8 || a->out_form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
     if (a->gate.in_rows || a->up.in_rows) return r->lack(r, IN_ROWS);
     if (a->prompt && prompt_takes(&a->gate) && prompt_takes(&a->up)) return cuda_prompt_glu(r, a, n);
-    return r->launch(r, launch_packed_glu, a, sizeof *a, n, 0, 0);
+    return record_product(r, glu_args(a, n));
 }
 
 /* ---- products of rows that are normed as they are read ---- */
-typedef struct { /* what is made where a product does not read rows so */
+typedef struct { /* what is made where a product does not read rows so, and for one of many tokens */
     gm_made_rows rows;
     float *normed;
-    void *rounded;
+    void *rounded, *wide;
 } made_memory;
-static bool made_workspace(gm_recorder *r, made_memory *m, const gm_made_rows *rows, int64_t n, int64_t k) {
+static bool made_workspace(gm_recorder *r, made_memory *m, const gm_made_rows *rows, const gm_matrix *w, int64_t n) {
+    const int64_t k = w->k;
+    cuda_packed_args p = {.weight.format.format = w->format,
+                          .tokens = n,
+                          .k = k,
+                          .x_type = GM_T_F32,
+                          .rounds = rows->form == GM_FORM_BF16};
+    if (!cuda_wide_memory(r, &p)) return false;
+    m->wide = p.made;
     m->rows = *rows;
     m->normed = rows->norm ? r->workspace(r, (size_t)(n * k) * sizeof(float) + 1) : NULL;
     if (rows->norm && !m->normed) return false;
@@ -147,6 +159,7 @@ static bool start_made_tiled(cuda_packed_args p, const made_memory *m) {
     p.norm = m->rows.norm;
     p.eps = m->rows.eps;
     p.rounds = m->rows.form == GM_FORM_BF16;
+    p.made = m->wide;
     return start_tiled(&p);
 }
 typedef struct {
@@ -217,7 +230,7 @@ bool cuda_packed_products(gm_recorder *r, const gm_packed_products_args *a, int6
         prompt = prompt && prompt_takes(&a->parts[i].weight);
     }
     if (prompt) return record_products_apart(r, a, n);
-    return made_workspace(r, &job.made, &a->rows, n, a->parts->weight.k) &&
+    return made_workspace(r, &job.made, &a->rows, &a->parts->weight, n) &&
            r->launch(r, launch_packed_products, &job, sizeof job, n, 0, 0);
 }
 typedef struct {
@@ -238,7 +251,7 @@ bool cuda_made_glu(gm_recorder *r, const gm_made_glu_args *a, int64_t n) {
     if (job.glu.form == GM_FORM_INT8 || a->glu.out_form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
     if (a->glu.gate.in_rows || a->glu.up.in_rows) return r->lack(r, IN_ROWS);
     if (a->glu.prompt && prompt_takes(&a->glu.gate) && prompt_takes(&a->glu.up)) return record_glu_apart(r, a, n);
-    return made_workspace(r, &job.made, &a->rows, n, a->glu.gate.k) &&
+    return made_workspace(r, &job.made, &a->rows, &a->glu.gate, n) &&
            r->launch(r, launch_made_glu, &job, sizeof job, n, 0, 0);
 }
 
@@ -246,10 +259,64 @@ bool cuda_made_glu(gm_recorder *r, const gm_made_glu_args *a, int64_t n) {
 static cuda_matrix stack_of(const gm_matrix_stack *w, int64_t rows, int64_t k) {
     return (cuda_matrix){w->data, w->bias, cuda_format_of(w->format, rows, k)};
 }
+static bool fits_tiles(const cuda_packed_args *p) {
+    return p->weight.format.tile &&
+           (p->glu == CUDA_NO_GLU || memcmp(&p->weight.format, &p->up.format, sizeof p->up.format) == 0) &&
+           tiled_memory(p, 2) <= cuda_block_memory();
+}
+/* All blocks of a card for few pairs, one for each of many. */
+static void start_tiled_experts(const cuda_packed_args *p) {
+    const int64_t units = p->rows / TILED_ROWS, each = TILED_FILL / p->tokens,
+                  blocks = each < 1       ? 1
+                           : each < units ? each
+                                          : units;
+    const cuda_kernel kernel = (cuda_kernel)(CUDA_expert_tiled_q4_0 +
+                                             (tiled_kernel(&p->weight.format) - CUDA_tiled_q4_0));
+    cuda_start(kernel, p->tokens * blocks, TILED_THREADS, tiled_memory(p, 2), p);
+}
+/* By the tensor cores, where all three are in tiles and a row of x fits a block's memory. */
+static bool start_experts_in_tiles(const cuda_experts_args *p, int64_t tokens) {
+    const int64_t pairs = tokens * p->top_k;
+    const cuda_packed_args units = {.out = p->units,
+                                    .x = p->x,
+                                    .weight = p->gate,
+                                    .up = p->up,
+                                    .tokens = pairs,
+                                    .rows = p->inner,
+                                    .k = p->dim,
+                                    .x_type = GM_T_F32,
+                                    .glu = p->glu,
+                                    .out_type = GM_T_F32,
+                                    .pass = 1,
+                                    .alpha = p->alpha,
+                                    .limit = p->limit,
+                                    .ids = p->ids,
+                                    .experts = p->experts,
+                                    .top_k = p->top_k},
+                           down = {.out = p->made,
+                                   .x = p->units,
+                                   .weight = p->down,
+                                   .tokens = pairs,
+                                   .rows = p->out_dim,
+                                   .k = p->inner,
+                                   .x_type = GM_T_F32,
+                                   .glu = CUDA_NO_GLU,
+                                   .out_type = GM_T_F32,
+                                   .pass = 1,
+                                   .ids = p->ids,
+                                   .experts = p->experts,
+                                   .top_k = 1};
+    if (pairs == 0 || !p->made || !fits_tiles(&units) || !fits_tiles(&down)) return false;
+    start_tiled_experts(&units);
+    start_tiled_experts(&down);
+    cuda_start(CUDA_expert_join, blocks_of(tokens * p->out_dim, CUDA_THREADS), CUDA_THREADS, 0, p);
+    return true;
+}
 static void launch_experts(const void *args, int64_t begin, int64_t end) {
     const cuda_experts_args *p = args;
     const int64_t warps = CUDA_THREADS / 32;
     (void)begin;
+    if (start_experts_in_tiles(p, end)) return;
     cuda_start(CUDA_expert_units, end * p->top_k * blocks_of(p->inner, warps), CUDA_THREADS, 0, p);
     cuda_start(CUDA_expert_sums, end * blocks_of(p->out_dim, warps), CUDA_THREADS, 0, p);
 }
@@ -276,5 +343,9 @@ bool cuda_experts(gm_recorder *r, const gm_experts_args *a, int64_t n) {
     if (a->gate.form == GM_FORM_INT8 || a->up.form == GM_FORM_INT8 || a->down.form == GM_FORM_INT8)
         return r->lack(r, INT8_ROWS);
     p.units = r->workspace(r, (size_t)(n * a->top_k * a->inner) * sizeof(float));
+    if (p.units && p.down.format.tile) {
+        p.made = r->workspace(r, (size_t)(n * a->top_k * a->out_dim) * sizeof(float));
+        if (!p.made) return false;
+    }
     return p.units && r->launch(r, launch_experts, &p, sizeof p, n, 0, 0);
 }

@@ -183,3 +183,13 @@ KERNEL(gm_expert_sums, cuda_experts_args, CUDA_THREADS) {
     }
     if (thread_index() % WARP == 0) a.out[token * a.out_dim + at] = sum;
 }
+/* What pairs of a token made by tiles (tiled.cu), in the same order. */
+KERNEL(gm_expert_join, cuda_experts_args, CUDA_THREADS) {
+    const int64_t i = block_index() * CUDA_THREADS + thread_index();
+    if (i >= a.tokens * a.out_dim) return;
+    const int64_t token = i / a.out_dim, at = i % a.out_dim;
+    float sum = 0;
+    for (int64_t pair = token * a.top_k; pair < (token + 1) * a.top_k; pair++)
+        sum = fmaf(a.weights[pair], a.made[pair * a.out_dim + at], sum);
+    a.out[i] = sum;
+}

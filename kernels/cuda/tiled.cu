@@ -7,6 +7,7 @@
 #include "made_rows.cuh"
 #include "tiles.cuh"
 #include "units.cuh"
+#include "wide.cuh"
 
 #define TILED_WARPS (TILED_THREADS / WARP)
 #define AT_ONCE 4          /* eights of x that a lane holds */
@@ -249,22 +250,23 @@ DEVICE void finish_products(const cuda_packed_args &a, const tiled_room &room, c
     barrier();
 }
 
-template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
+/* The tokens of a pass from `token` on, by `blocks` blocks, of which this is one. */
+template <class TILES>
+DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int64_t block, int64_t blocks) {
     typedef tile_ring < TILES
     > ring_type;
     constexpr int HALVES = TILES
     ::BF16 ? 1 : 2;
     const int lane = thread_index() % WARP, warp = thread_index() / WARP;
-    const int64_t token = block_index_y() * a.pass, left = a.tokens - token;
-    const int64_t units = (a.rows + a.more[0].rows + a.more[1].rows) / TILED_ROWS;
+    const int64_t left = a.tokens - token, units = (a.rows + a.more[0].rows + a.more[1].rows) / TILED_ROWS;
     const int tiles = (int)(a.k / TILES::K);
     tiled_share s;
     s.columns = (int)(left < a.pass ? left : a.pass) * HALVES;
     s.first = tiles * warp / TILED_WARPS;
     s.end = tiles * (warp + 1) / TILED_WARPS;
     s.matrices = a.glu == CUDA_NO_GLU ? 1 : 2;
-    s.begin = units * block_index() / block_count();
-    s.count = (int)(units * (block_index() + 1) / block_count() - s.begin) * s.matrices;
+    s.begin = units * block / blocks;
+    s.count = (int)(units * (block + 1) / blocks - s.begin) * s.matrices;
     tiled_room room;
     room.ring = block_memory();
     room.x = (four_words *)(room.ring + TILED_WARPS * ring_type::STAGES * ring_type::STAGE);
@@ -282,18 +284,12 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
     read_part < TILES
     > (a, room, s, token);
     const int own = lane / 4 < s.columns ? lane / 4 : s.columns - 1, left_column = lane % 4 * 2;
-    const four_words *x = room.x + own * 4 + lane % 4;
-    const float *totals = room.totals + (left_column < s.columns ? left_column : 0);
-    const auto x_from = [&](int tile) {
-        const int runs = tile * (TILES::K / 32) * s.columns;
-        return tile_x {
-            x + runs * 4, totals + runs *TILES
-            ::TOTALS, s.columns
-        };
-    };
+    const tile_x all_x = {room.x + own * 4 + lane % 4, room.totals + (left_column < s.columns ? left_column : 0),
+                          s.columns};
+    const auto x_from = [&](int tile) { return all_x.after(tile * (TILES::K / 32), TILES::TOTALS); };
     int slot = 0, waiting = 0;
     for (int product = 0; product < s.count; product++) {
-        float sums[4] = {0, 0, 0, 0};
+        float sums[1][4] = {};
         for (int at = s.first; at < s.end; at += ring_type::EACH) {
             ring.ask();
             wait_copies<ring_type::STAGES - 1>();
@@ -302,10 +298,10 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
             if (at + ring_type::EACH <= s.end) { /* with nothing between tiles that keeps them in turn */
                 UNROLL for (int i = 0; i < ring_type::EACH; i++)
                     TILES
-                ::multiply(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
+                ::template multiply<1>(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
             } else {
                 for (int i = 0; at + i < s.end; i++) TILES
-                ::multiply(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
+                ::template multiply<1>(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
             }
             warp_barrier(); /* nobody reads this stage any more */
             slot = slot + 1 == ring_type::STAGES ? 0 : slot + 1;
@@ -314,7 +310,7 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
             const int column = left_column + i % 2;
             if (column < s.columns)
                 room.sums[((waiting * TILED_WARPS + warp) * s.columns + column) * TILED_ROWS + lane / 4 + i / 2 * 8] =
-                    sums[i] * room.scales[warp * s.columns + column];
+                    sums[0][i] * room.scales[warp * s.columns + column];
         }
         if (++waiting == most || product + 1 == s.count) {
             finish_products(a, room, s, token, product + 1, waiting, HALVES);
@@ -323,8 +319,54 @@ template <class TILES> DEVICE void tiled_product(const cuda_packed_args &a) {
     }
     wait_copies<0>();
 }
+/* ---- x of wide products (wide.cu), as a block's memory has it here: a warp for a part of a token's row ---- */
+/* The row that this block makes, and the part of it, [begin, end), that this warp has. */
+template <class TILES> DEVICE made_row row_to_make(const cuda_packed_args &a, int &begin, int &end) {
+    const int warp = thread_index() / WARP, values = a.weight.format.tile ? a.weight.format.tile : TILES
+    ::K;
+    const int64_t tiles = a.k / values;
+    const made_room room = {(float *)block_memory(), (float *)block_memory() + TILED_WARPS * TILED_COLUMNS};
+    begin = (int)(tiles * warp / TILED_WARPS * values);
+    end = (int)(tiles * (warp + 1) / TILED_WARPS * values);
+    if (a.norm) {
+        copy_norm(a, room);
+        add_squares(a, room, block_index(), 1, begin, end);
+    }
+    return made_row_of(a, room, block_index(), 0);
+}
+template <class TILES> DEVICE void tiled_rows(const cuda_packed_args &a) {
+    const int64_t token = block_index();
+    const wide_rows made = wide_rows_of(a, token / a.pass);
+    int begin, end;
+    const made_row x = row_to_make < TILES
+    > (a, begin, end);
+    tiled_room room;
+    room.x = made.values;
+    room.totals = made.totals;
+    room.scales = made.scales;
+    read_token < TILES
+    > (x, room, a.columns, (int)(token % a.pass) * 2, begin / 8, end / 8);
+}
+KERNEL(gm_tiled_rows_bf16, cuda_packed_args, TILED_THREADS) {
+    int begin, end;
+    const made_row x = row_to_make<tiles_of_halves<true>>(a, begin, end);
+    uint16_t *row = (uint16_t *)a.made + block_index() * a.k;
+    for (int i = begin + thread_index() % WARP; i < end; i += WARP) row[i] = bfloat_of_float(x[i]);
+}
+#define TILED_X(name, ...)                                                                                             \
+    KERNEL(gm_tiled_rows_##name, cuda_packed_args, TILED_THREADS) { tiled_rows<__VA_ARGS__>(a); }
+TILED_X(f16, tiles_of_halves<false>)
+TILED_X(q4_0, tiles_of_q4_0)
+TILED_X(q8_0, tiles_of_q8_0)
+TILED_X(q4_k, tiles_of_q4_k)
+TILED_X(q6_k, tiles_of_q6_k)
+TILED_X(mxfp4, tiles_of_mxfp4)
+TILED_X(affine4, tiles_of_affine4<64, GM_T_F16>)
+
 #define TILED(name, ...)                                                                                               \
-    KERNEL_AHEAD(gm_tiled_##name, cuda_packed_args, TILED_THREADS) { tiled_product<__VA_ARGS__>(a); }
+    KERNEL_AHEAD(gm_tiled_##name, cuda_packed_args, TILED_THREADS) {                                                   \
+        tiled_product<__VA_ARGS__>(a, block_index_y() * a.pass, block_index(), block_count());                         \
+    }
 #define TILED_GROUP(group)                                                                                             \
     TILED(affine4_##group##_f16, tiles_of_affine4<group, GM_T_F16>)                                                    \
     TILED(affine4_##group##_bf16, tiles_of_affine4<group, GM_T_BF16>)                                                  \
@@ -339,3 +381,37 @@ TILED(mxfp4, tiles_of_mxfp4)
 TILED_GROUP(32)
 TILED_GROUP(64)
 TILED_GROUP(128)
+
+/* ---- mixtures of experts: a pair of token and expert has a row of its own, as many blocks each ---- */
+DEVICE cuda_matrix expert_matrix(const cuda_matrix &stack, int64_t expert, int64_t rows, int64_t k) {
+    const int64_t bytes = rows * (k / stack.format.values * stack.format.bytes);
+    return {(const char *)stack.data + expert * bytes, stack.bias ? stack.bias + expert * rows : stack.bias,
+            stack.format};
+}
+template <class TILES> DEVICE void tiled_expert(const cuda_packed_args &a) {
+    const int64_t blocks = block_count() / a.tokens, pair = block_index() / blocks;
+    cuda_packed_args own = a;
+    wait_for_others(); /* for ids */
+    const int64_t named = a.ids[pair], expert = named < 0 ? 0 : named < a.experts ? named : a.experts - 1;
+    own.weight = expert_matrix(a.weight, expert, a.rows, a.k);
+    if (a.glu != CUDA_NO_GLU) own.up = expert_matrix(a.up, expert, a.rows, a.k);
+    own.x = (const float *)a.x + pair / a.top_k * a.k;
+    own.out = (float *)a.out + pair * a.rows;
+    own.tokens = 1;
+    tiled_product < TILES
+    > (own, 0, block_index() % blocks, blocks);
+}
+#define EXPERT(name, ...)                                                                                              \
+    KERNEL_AHEAD(gm_expert_tiled_##name, cuda_packed_args, TILED_THREADS) { tiled_expert<__VA_ARGS__>(a); }
+#define EXPERT_GROUP(group)                                                                                            \
+    EXPERT(affine4_##group##_f16, tiles_of_affine4<group, GM_T_F16>)                                                   \
+    EXPERT(affine4_##group##_bf16, tiles_of_affine4<group, GM_T_BF16>)                                                 \
+    EXPERT(affine4_##group##_f32, tiles_of_affine4<group, GM_T_F32>)
+EXPERT(q4_0, tiles_of_q4_0)
+EXPERT(q8_0, tiles_of_q8_0)
+EXPERT(q4_k, tiles_of_q4_k)
+EXPERT(q6_k, tiles_of_q6_k)
+EXPERT(mxfp4, tiles_of_mxfp4)
+EXPERT_GROUP(32)
+EXPERT_GROUP(64)
+EXPERT_GROUP(128)

@@ -4,9 +4,10 @@
  * and after all of them come the scales. Nothing is added, so a matrix takes as many bytes as in its file, and
  *  (1) place(row, i) is where byte i of a row's CHUNK bytes of the file is in the tile;
  *  (2) value j of lane t is ORDER's, and x is put into the same order (tiled.cu);
- *  (3) multiply() adds a tile times x to a lane's sums, those of integers times SCALE: an integer in the low bits of a
- *      float16 is itself times 2^-24, exactly, and what its format takes off is taken off the sum, times a total of x,
- *      which has TOTALS of them in each 32 along k. A sum begins anew with each scale, and is added in float32. */
+ *  (3) multiply<N>() adds a tile times x to a lane's sums, of N times eight columns: those of integers times SCALE. An
+ *      integer in the low bits of a float16 is itself times 2^-24, exactly, and what its format takes off is taken off
+ *      the sum, times a total of x, which has TOTALS of them in each 32 along k. A sum begins anew with each scale, and
+ *      is added in float32; what N is changes no bit of it. */
 #ifndef GOMLX_CUDA_TILES_CUH
 #define GOMLX_CUDA_TILES_CUH
 #include "functions.cuh"
@@ -32,6 +33,9 @@ DEVICE int tile_piece(int row, int t, int half_bytes, int at) {
 }
 DEVICE four_words tile_words(const char *tile, int lane) { return *(const four_words *)(tile + lane * 16); }
 DEVICE float half_of_tile(const char *p) { return float_of_half(*(const uint16_t *)p); }
+/* The scales of a row's two blocks side by side, and one of them. */
+DEVICE uint32_t two_scales(const char *scales, int lane) { return *(const uint32_t *)(scales + lane / 4 * 4); }
+DEVICE float half_of_two(uint32_t two, int j) { return float_of_half((uint16_t)(two >> 16 * j)); }
 
 /* sum += 32 of k: what a lane has of rows g and g + 8, times x. */
 template <bool BF16> DEVICE void multiply_32(float *sum, const uint32_t *near, const uint32_t *far, const uint32_t *x) {
@@ -46,12 +50,15 @@ template <bool BF16> DEVICE void multiply_32(float *sum, const uint32_t *near, c
 }
 /* What a lane reads of x, from where a tile begins along k. */
 struct tile_x {
-    const four_words *values; /* of its column */
+    const four_words *values; /* of its column of eight */
     const float *totals;      /* times 2^-24, of the two columns whose sums it has */
     int columns;
-    METHOD const four_words &run(int i) const { return values[i * columns * 4]; }
+    METHOD const four_words &run(int i, int n) const { return values[(i * columns + 8 * n) * 4]; }
+    METHOD tile_x after(int runs, int each) const {
+        return {values + runs * columns * 4, totals + runs * each * columns, columns};
+    }
     /* Of sum `i` of a lane, which has two rows of each column. */
-    METHOD float total(int at, int i) const { return totals[at * columns + i % 2]; }
+    METHOD float total(int at, int n, int i) const { return totals[at * columns + 8 * n + i % 2]; }
 };
 DEVICE void nibbles_of(uint32_t w, uint32_t *out) {
     UNROLL for (int i = 0; i < 4; i++)
@@ -71,13 +78,15 @@ template <bool BF16_> struct tiles_of_halves {
     static constexpr int TOTALS = 0;
     static constexpr tile_order ORDER = IN_ORDER;
     DEVICE int place(int row, int i) { return i / 64 * 1024 + row / 8 * 512 + row % 8 * 64 + i % 64; }
-    DEVICE void multiply(const char *tile, const tile_x &x, int lane, float *sums) {
+    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
         UNROLL for (int j = 0; j < 2; j++) {
             const four_words near = tile_words(tile + 1024 * j, lane), far = tile_words(tile + 1024 * j + 512, lane);
-            float sum[4] = {0, 0, 0, 0};
-            multiply_32<BF16>(sum, near.at, far.at, x.run(j).at);
-            UNROLL for (int i = 0; i < 4; i++)
-                sums[i] += sum[i];
+            UNROLL for (int n = 0; n < N; n++) {
+                float sum[4] = {0, 0, 0, 0};
+                multiply_32<BF16>(sum, near.at, far.at, x.run(j, n).at);
+                UNROLL for (int i = 0; i < 4; i++)
+                    sums[n][i] += sum[i];
+            }
         }
     }
 };
@@ -93,20 +102,22 @@ struct tiles_of_q8_0 {
         if (at < 0) return 1024 + row * 4 + block * 2 + at + 2;
         return block * 512 + tile_piece(row, at / 8, 8, at % 8);
     }
-    DEVICE void multiply(const char *tile, const tile_x &x, int lane, float *sums) {
+    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
+        const uint32_t near_scales = two_scales(tile + 1024, lane), far_scales = two_scales(tile + 1056, lane);
         UNROLL for (int j = 0; j < 2; j++) {
-            const four_words w = tile_words(tile + 512 * j, lane), values = x.run(j);
-            const char *scale = tile + 1024 + lane / 4 * 4 + 2 * j;
-            const float scales[2] = {half_of_tile(scale), half_of_tile(scale + 32)};
+            const four_words w = tile_words(tile + 512 * j, lane);
+            const float scales[2] = {half_of_two(near_scales, j), half_of_two(far_scales, j)};
             uint32_t near[4], far[4];
             bytes_of(w.at[0] ^ 0x80808080, near);
             bytes_of(w.at[1] ^ 0x80808080, near + 2);
             bytes_of(w.at[2] ^ 0x80808080, far);
             bytes_of(w.at[3] ^ 0x80808080, far + 2);
-            float sum[4] = {0, 0, 0, 0};
-            multiply_32<false>(sum, near, far, values.at);
-            UNROLL for (int i = 0; i < 4; i++)
-                sums[i] = fmaf(scales[i / 2], fmaf(-128, x.total(j, i), sum[i]), sums[i]);
+            UNROLL for (int n = 0; n < N; n++) {
+                float sum[4] = {0, 0, 0, 0};
+                multiply_32<false>(sum, near, far, x.run(j, n).at);
+                UNROLL for (int i = 0; i < 4; i++)
+                    sums[n][i] = fmaf(scales[i / 2], fmaf(-128, x.total(j, n, i), sum[i]), sums[n][i]);
+            }
         }
     }
 };
@@ -122,19 +133,20 @@ struct tiles_of_q4_0 {
         if (at < 0) return 512 + row * 4 + block * 2 + at + 2;
         return tile_piece(row, at / 4, 4, block * 8 + at % 4);
     }
-    DEVICE void multiply(const char *tile, const tile_x &x, int lane, float *sums) {
+    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
         const four_words w = tile_words(tile, lane);
+        const uint32_t near_scales = two_scales(tile + 512, lane), far_scales = two_scales(tile + 544, lane);
         UNROLL for (int j = 0; j < 2; j++) {
-            const four_words values = x.run(j);
-            const char *scale = tile + 512 + lane / 4 * 4 + 2 * j;
-            const float scales[2] = {half_of_tile(scale), half_of_tile(scale + 32)};
+            const float scales[2] = {half_of_two(near_scales, j), half_of_two(far_scales, j)};
             uint32_t near[4], far[4];
             nibbles_of(w.at[2 * j], near);
             nibbles_of(w.at[2 * j + 1], far);
-            float sum[4] = {0, 0, 0, 0};
-            multiply_32<false>(sum, near, far, values.at);
-            UNROLL for (int i = 0; i < 4; i++)
-                sums[i] = fmaf(scales[i / 2], fmaf(-8, x.total(j, i), sum[i]), sums[i]);
+            UNROLL for (int n = 0; n < N; n++) {
+                float sum[4] = {0, 0, 0, 0};
+                multiply_32<false>(sum, near, far, x.run(j, n).at);
+                UNROLL for (int i = 0; i < 4; i++)
+                    sums[n][i] = fmaf(scales[i / 2], fmaf(-8, x.total(j, n, i), sum[i]), sums[n][i]);
+            }
         }
     }
 };
@@ -158,7 +170,7 @@ struct tiles_of_mxfp4 {
         out[3] = (w & 0x80008000) | (w >> 3 & 0x0e000e00);
     }
     DEVICE float scale_of(uint32_t e) { return float_of_bits(e < 2 ? 0x200000u << e : (e - 1) << 23); }
-    DEVICE void multiply(const char *tile, const tile_x &x, int lane, float *sums) {
+    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
         const four_words w = tile_words(tile, lane);
         UNROLL for (int j = 0; j < 2; j++) {
             const uint8_t *scale = (const uint8_t *)tile + 512 + lane / 4 * 2 + j;
@@ -166,10 +178,12 @@ struct tiles_of_mxfp4 {
             uint32_t near[4], far[4];
             floats_of(w.at[2 * j], near);
             floats_of(w.at[2 * j + 1], far);
-            float sum[4] = {0, 0, 0, 0};
-            multiply_32<false>(sum, near, far, x.run(j).at);
-            UNROLL for (int i = 0; i < 4; i++)
-                sums[i] = fmaf(scales[i / 2], sum[i], sums[i]);
+            UNROLL for (int n = 0; n < N; n++) {
+                float sum[4] = {0, 0, 0, 0};
+                multiply_32<false>(sum, near, far, x.run(j, n).at);
+                UNROLL for (int i = 0; i < 4; i++)
+                    sums[n][i] = fmaf(scales[i / 2], sum[i], sums[n][i]);
+            }
         }
     }
 };
@@ -182,28 +196,34 @@ template <int GROUP, int TYPE> struct tiles_of_affine4 {
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 1;
     static constexpr tile_order ORDER = BY_FIELDS;
+    typedef pack<uint32_t, HEAD / 4> head_pair; /* a scale and a bias, read at once */
     DEVICE int place(int row, int i) {
         const int block = i / BYTES, at = i % BYTES - HEAD, k = block * GROUP + 2 * at;
         if (at < 0) return K * 8 + (row * BLOCKS + block) * HEAD + at + HEAD;
         return k / 64 * 512 + tile_piece(row, k % 32 / 8, 4, k / 32 % 2 * 8 + at % 4);
     }
-    DEVICE void multiply(const char *tile, const tile_x &x, int lane, float *sums) {
+    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
         UNROLL for (int block = 0; block < BLOCKS; block++) {
-            float sum[4] = {0, 0, 0, 0};
-            UNROLL for (int run = block * GROUP / 32; run < (block + 1) * GROUP / 32; run++) {
-                const two_words w = *(const two_words *)(tile + run / 2 * 512 + lane * 16 + run % 2 * 8);
-                const four_words values = x.run(run);
+            const int first = block * GROUP / 32, end = (block + 1) * GROUP / 32;
+            float sum[N][4] = {};
+            UNROLL for (int run = first; run < end; run++) {
+                const four_words w = tile_words(tile + run / 2 * 512, lane);
                 uint32_t near[4], far[4];
-                nibbles_of(w.at[0], near);
-                nibbles_of(w.at[1], far);
-                multiply_32<false>(sum, near, far, values.at);
+                nibbles_of(w.at[run % 2 * 2], near);
+                nibbles_of(w.at[run % 2 * 2 + 1], far);
+                UNROLL for (int n = 0; n < N; n++)
+                    multiply_32<false>(sum[n], near, far, x.run(run, n).at);
             }
             UNROLL for (int i = 0; i < 4; i++) {
                 const char *head = tile + K * 8 + ((lane / 4 + i / 2 * 8) * BLOCKS + block) * HEAD;
-                float total = 0;
-                UNROLL for (int run = block * GROUP / 32; run < (block + 1) * GROUP / 32; run++)
-                    total += x.total(run, i);
-                sums[i] = fmaf(load_float(head, 0, TYPE), sum[i], fmaf(load_float(head, 1, TYPE), total, sums[i]));
+                const head_pair pair = *(const head_pair *)head;
+                const float scale = load_float(&pair, 0, TYPE), bias = load_float(&pair, 1, TYPE);
+                UNROLL for (int n = 0; n < N; n++) {
+                    float total = 0;
+                    UNROLL for (int run = first; run < end; run++)
+                        total += x.total(run, n, i);
+                    sums[n][i] = fmaf(scale, sum[n][i], fmaf(bias, total, sums[n][i]));
+                }
             }
         }
     }
@@ -234,27 +254,30 @@ struct tiles_of_q4_k {
         if (at < 0) return 2048 + row * 16 + i;
         return at / 32 * 512 + tile_piece(row, at % 32 / 8, 8, at % 8);
     }
-    DEVICE void multiply(const char *tile, const tile_x &x, int lane, float *sums) {
+    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
         const tile_header heads[2] = {tile_header(tile + 2048 + lane / 4 * 16),
                                       tile_header(tile + 2176 + lane / 4 * 16)};
-        float total[4] = {0, 0, 0, 0}, least[4] = {0, 0, 0, 0};
+        float total[N][4] = {}, least[N][4] = {};
         UNROLL for (int group = 0; group < 8; group++) {
-            const four_words w = tile_words(tile + group / 2 * 512, lane), values = x.run(group);
+            const four_words w = tile_words(tile + group / 2 * 512, lane);
             const int shift = group % 2 * 4, byte = group % 4 * 8;
             uint32_t rows[2][4];
             UNROLL for (int i = 0; i < 8; i++)
                 rows[i / 4][i % 4] = w.at[i / 2] >> (shift + i % 2 * 8) & 0x000f000f;
-            float sum[4] = {0, 0, 0, 0};
-            multiply_32<false>(sum, rows[0], rows[1], values.at);
-            UNROLL for (int i = 0; i < 4; i++) {
-                const float scale = (float)(heads[i / 2].scales[group / 4] >> byte & 255);
-                const float minimum = (float)(heads[i / 2].minimums[group / 4] >> byte & 255);
-                total[i] = fmaf(scale, sum[i], total[i]);
-                least[i] = fmaf(minimum, x.total(group, i), least[i]);
+            UNROLL for (int n = 0; n < N; n++) {
+                float sum[4] = {0, 0, 0, 0};
+                multiply_32<false>(sum, rows[0], rows[1], x.run(group, n).at);
+                UNROLL for (int i = 0; i < 4; i++) {
+                    const float scale = (float)(heads[i / 2].scales[group / 4] >> byte & 255);
+                    const float minimum = (float)(heads[i / 2].minimums[group / 4] >> byte & 255);
+                    total[n][i] = fmaf(scale, sum[i], total[n][i]);
+                    least[n][i] = fmaf(minimum, x.total(group, n, i), least[n][i]);
+                }
             }
         }
-        UNROLL for (int i = 0; i < 4; i++)
-            sums[i] += fmaf(heads[i / 2].d, total[i], -(heads[i / 2].dmin * least[i]));
+        UNROLL for (int n = 0; n < N; n++) UNROLL
+            for (int i = 0; i < 4; i++)
+                sums[n][i] += fmaf(heads[i / 2].d, total[n][i], -(heads[i / 2].dmin * least[n][i]));
     }
 };
 
@@ -272,14 +295,13 @@ struct tiles_of_q6_k {
         const int part = low ? i / 64 * 3 + at / 32 : at / 32 * 3 + 2;
         return part * 512 + tile_piece(row, l % 16 / 4, 8, l / 16 * 4 + l % 4);
     }
-    DEVICE void multiply(const char *tile, const tile_x &x, int lane, float *sums) {
+    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
         const int row = lane / 4;
-        float total[4] = {0, 0, 0, 0};
+        float total[N][4] = {};
         UNROLL for (int group = 0; group < 8; group++) {
             const int j = group % 4;
             const char *part = tile + group / 4 * 1536;
             const four_words low = tile_words(part + j % 2 * 512, lane), high = tile_words(part + 1024, lane);
-            const four_words values = x.run(group);
             UNROLL for (int half = 0; half < 2; half++) {
                 uint32_t rows[4]; /* as mma has them */
                 UNROLL for (int i = 0; i < 4; i++) {
@@ -287,16 +309,20 @@ struct tiles_of_q6_k {
                     const uint32_t far = high.at[i % 2 * 2 + half] >> (j * 2 + i / 2 * 8) & 0x00030003;
                     rows[i] = near | far << 4;
                 }
-                float sum[4] = {0, 0, 0, 0};
-                mma_f16(sum, rows, values.at + 2 * half);
-                UNROLL for (int i = 0; i < 4; i++) {
-                    const int8_t scale = ((const int8_t *)tile)[3072 + (row + i / 2 * 8) * 16 + group * 2 + half];
-                    total[i] = fmaf((float)scale, fmaf(-32, x.total(2 * group + half, i), sum[i]), total[i]);
+                UNROLL for (int n = 0; n < N; n++) {
+                    float sum[4] = {0, 0, 0, 0};
+                    mma_f16(sum, rows, x.run(group, n).at + 2 * half);
+                    UNROLL for (int i = 0; i < 4; i++) {
+                        const int8_t scale = ((const int8_t *)tile)[3072 + (row + i / 2 * 8) * 16 + group * 2 + half];
+                        total[n][i] = fmaf((float)scale, fmaf(-32, x.total(2 * group + half, n, i), sum[i]),
+                                           total[n][i]);
+                    }
                 }
             }
         }
-        UNROLL for (int i = 0; i < 4; i++)
-            sums[i] = fmaf(half_of_tile(tile + 3328 + (row + i / 2 * 8) * 2), total[i], sums[i]);
+        UNROLL for (int n = 0; n < N; n++) UNROLL
+            for (int i = 0; i < 4; i++)
+                sums[n][i] = fmaf(half_of_tile(tile + 3328 + (row + i / 2 * 8) * 2), total[n][i], sums[n][i]);
     }
 };
 
@@ -307,7 +333,8 @@ template <class TILES> struct tile_bytes {
     int row;
     uint32_t first;
     METHOD uint8_t operator[](int64_t i) const {
-        const uint32_t at = first + (uint32_t)i, tile = at / TILES::CHUNK;
+        const uint32_t at = first + (uint32_t)i, tile = at / TILES
+        ::CHUNK;
         return rows[tile * (TILED_ROWS * TILES::CHUNK) + TILES::place(row, (int)(at - tile * TILES::CHUNK))];
     }
     METHOD tile_bytes operator+(int64_t n) const { return {rows, row, first + (uint32_t)n}; }

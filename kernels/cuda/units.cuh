@@ -22,6 +22,7 @@ DEVICE void store_product(const cuda_packed_args &a, const product_rows &to, int
                           float up) {
     const int64_t at = token * to.rows + row;
     if (to.bias) sum += to.bias[row];
+    if (a.up.bias) up += a.up.bias[row];
     if (a.residual) sum += a.residual[at];
     if (a.glu != CUDA_NO_GLU) sum = glu_value(a.glu, a.alpha, a.limit, sum, up);
     store_float(to.out, at, sum, a.out_type);

@@ -2,6 +2,7 @@
  * products and mixtures of experts, each row of which has the bits that it has alone. */
 #ifndef GOMLX_TESTS_PACKED_CHECKS_H
 #define GOMLX_TESTS_PACKED_CHECKS_H
+#include "cuda/launch.h"
 #include "layer_checks.h"
 
 /* A matrix as its file has it and packed by both sides. */
@@ -393,6 +394,43 @@ static void check_packed_products(void) {
             packed_products_case(format, c, false), packed_products_case(format, c, true);
 }
 
+/* As many tokens as go over the weights together, of every format that has tiles, and one more: into rows of several
+ * stages of a block (`rows`) and parts of k without a tile. */
+static void many_tokens_case(int format, int64_t tokens, int64_t rows, int64_t k) {
+    const bool rounded = format == GM_QUANT_bf16;
+    const int type = rounded ? GM_T_BF16 : GM_T_F32;
+    const packed_pair w = random_packed(format, rows, k, false), up = random_packed(format, rows, k, false);
+    const operand x = random_operand(tokens * k, type, SMALL), out = operand_of((size_t)(tokens * rows) * 4);
+    const gm_row_form form = rounded ? GM_FORM_BF16 : GM_FORM_F32;
+    gm_packed_matmul_args h = {.out = floats_of(out.host),
+                               .x = x.host,
+                               .form = form,
+                               .weight = {.data = w.packed.host, .format = format, .rows = rows, .k = k}},
+                          d = h;
+    d.out = floats_of(out.device), d.x = x.device, d.weight.data = w.packed.device;
+    RUN_BOTH(packed_matmul, h, d, tokens, out, (size_t)(tokens * rows) * 4);
+    compare_out(gm_quants[format].doc, out, tokens * rows, GM_T_F32, 4 * sum_ulps,
+                fmax(largest_of(out, tokens * rows, GM_T_F32), 1));
+    CHECK_ALONE(packed_matmul, d, k * bytes_of(type), tokens, out, rows * 4);
+    gm_packed_glu_args g = {.out = out.host, .x = x.host, .form = form, .gate = h.weight, .up = h.weight}, e;
+    g.up.data = up.packed.host;
+    e = g;
+    e.out = out.device, e.x = x.device, e.gate.data = w.packed.device, e.up.data = up.packed.device;
+    RUN_BOTH(packed_glu, g, e, tokens, out, (size_t)(tokens * rows) * 4);
+    compare_out("units", out, tokens * rows, GM_T_F32, 4 * sum_ulps, fmax(largest_of(out, tokens * rows, GM_T_F32), 1));
+    CHECK_ALONE(packed_glu, e, k * bytes_of(type), tokens, out, rows * 4);
+}
+static void check_many_tokens(void) {
+    static const int64_t counts[] = {9, 16, 17, 32, 33, 64, 65};
+    for (int format = 0; format < GM_QUANT_COUNT; format++)
+        for (int c = 0; c < 1 + cases / 10; c++, free_memory())
+            if (cuda_tile_values(format))
+                many_tokens_case(format, counts[below(7)], whole_rows(), whole_k(format));
+    for (int i = 0; i < 2; i++, free_memory())
+        many_tokens_case(i ? GM_QUANT_q4_0 : GM_QUANT_bf16, i ? 16 : 33, 16 * (132 * 4 + 5), 64);
+    free_memory();
+}
+
 /* ---- mixtures of experts ---- */
 static void fill_stack(gm_matrix_stack *h, gm_matrix_stack *d, int format, int64_t experts, int64_t rows, int64_t k,
                        bool rounded, bool biased) {
@@ -413,11 +451,13 @@ static void fill_stack(gm_matrix_stack *h, gm_matrix_stack *d, int format, int64
     d->data = all.device;
     d->bias = biased ? floats_of(bias.device) : NULL;
 }
-static void experts_case(int format, int c) {
+static void experts_case(int format, int c, bool whole) {
     const int64_t experts = 1 + below(3), top_k = 1 + below(experts), tokens = 1 + below(4);
     const bool rounded = format == GM_QUANT_bf16 && c % 2;
-    const int64_t values = gm_quants[format].values, dim = values == 1 ? 1 + below(40) : values;
-    const int64_t inner = values == 1 ? 1 + below(40) : values, out_dim = 1 + below(12);
+    const int64_t values = gm_quants[format].values, few = values == 1 ? 1 + below(40) : values;
+    const int64_t tile = cuda_tile_values(format), dim = whole ? tile * (1 + below(3)) : few;
+    const int64_t inner = whole ? tile : values == 1 ? 1 + below(40) : values;
+    const int64_t out_dim = whole ? 16 * (1 + below(3)) : 1 + below(12);
     const operand x = random_operand(tokens * dim, GM_T_F32, SMALL), ids = random_positions(tokens * top_k, experts);
     const operand weights = random_operand(tokens * top_k, GM_T_F32, SMALL);
     const operand out = operand_of((size_t)(tokens * out_dim) * 4);
@@ -454,6 +494,11 @@ static void experts_case(int format, int c) {
 static void check_experts(void) {
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int c = 0; c < 1 + cases / 30; c++, free_memory())
-            experts_case(format, c + format);
+            experts_case(format, c + format, false);
+}
+static void check_tiled_experts(void) {
+    for (int format = GM_QUANT_bf16 + 1; format < GM_QUANT_COUNT; format++, free_memory())
+        if (cuda_tile_values(format))
+            experts_case(format, format, true);
 }
 #endif

@@ -77,6 +77,8 @@ static const struct {
     {"gated_delta", check_gated_delta, "256 ulp of the largest"},
     {"convolution", check_convolution, "32 ulp of a sum's size, halves 2"},
     {"sdpa", check_sdpa, "128 ulp of 1, halves 1"},
+    {"many_tokens", check_many_tokens, "of products by tiles: what packed_matmul and packed_glu promise"},
+    {"tiled_experts", check_tiled_experts, "of experts in tiles: what experts promise"},
 };
 
 int main(int argc, char **argv) {
