@@ -151,7 +151,8 @@ DEVICE void finish_wide(const cuda_packed_args &a, const wide_share &s, const fl
         const int unit = i / each, at = i % each;
         const float *sums = results + unit * s.matrices * (TOKENS * TILED_ROWS) + at;
         const int64_t out_row = (s.begin + first / s.matrices + unit) * TILED_ROWS + at % TILED_ROWS;
-        store_product(a, {a.out, a.weight.bias, a.rows}, s.token + at / TILED_ROWS, out_row, sums[0], s.matrices == 2 ? sums[TOKENS * TILED_ROWS] : 0);
+        store_product(a, {a.out, a.weight.bias, a.rows}, s.token + at / TILED_ROWS, out_row, sums[0],
+                      s.matrices == 2 ? sums[TOKENS * TILED_ROWS] : 0);
     }
 }
 

@@ -51,8 +51,8 @@ except RuntimeError as error:
 def launched(n, case, ranks=None, timeout=20):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    running = [subprocess.Popen([sys.executable, "-P", "-c", PROGRAM, case, str(timeout)], text=True, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, env=os.environ | {
+    running = [subprocess.Popen([sys.executable, "-P", "-c", PROGRAM, case, str(timeout)], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | {
                                     "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n),
                                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
                for rank in ranks or range(n)]
