@@ -16,7 +16,7 @@ from gomlx.core._collectives import Link
 RECORD = 1024           # bytes of what a rank says at first, and of each rank's line in the answer
 FRAME = struct.Struct("<IQ")                    # tag, bytes
 TAGS = 8                # of a group; those of the next one follow
-UNASKED = 1 << 30       # bytes of messages that have come before they are asked for
+UNASKED = 1 << 30       # bytes that are kept of messages of one rank that nobody has asked for; more are not read
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -70,14 +70,14 @@ class _Request:
 
 
 class _Peer:
-    """One connection. A message that nobody has asked for yet is kept."""
+    """One connection. A message that nobody has asked for yet is kept, or a long one left where it is."""
 
     def __init__(self, peer):
         peer.setblocking(False)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket, self.outgoing, self.wanted, self.unasked = peer, [], {}, {}
         self._begun, self._kept, self._tag, self._request = b"", 0, None, None
-        self._view = memoryview(b"")
+        self._waiting, self._data, self._view = None, None, memoryview(b"")     # _waiting: bytes of what has no place
 
     def close(self):
         self.socket.close()
@@ -133,8 +133,9 @@ class _Peer:
             self._begun += more
             if len(self._begun) < FRAME.size:
                 return True
-            (self._tag, length), self._begun = FRAME.unpack(self._begun), b""
-            self._start(length)
+            (self._tag, self._waiting), self._begun = FRAME.unpack(self._begun), b""
+        if self._waiting is not None and not self._start(self._waiting):
+            return False
         if len(self._view):
             count = self.socket.recv_into(self._view)
             if not count:
@@ -145,22 +146,26 @@ class _Peer:
                 self.unasked.setdefault(self._tag, []).append(self._data)
             else:
                 self._request.done = True
-            self._tag = self._request = None
+            self._tag = self._request = self._data = None
         return True
 
     def _start(self, length):
+        """Whether there is a place for the message whose head has come. Else it stays in the socket, and its sender
+        waits, until it is asked for: so memory has a bound, whatever a rank sends before others are there."""
         self._take()
         wanted = self.wanted.get(self._tag, [])
         if wanted:
             self._request = wanted.pop(0)
             _fits(length, self._request)
             self._view = self._request.view
-            return
-        self._kept += length
-        if self._kept > UNASKED:
-            raise RuntimeError(f"{self._kept} bytes have come that nothing here receives, expected up to {UNASKED}")
-        self._data = bytearray(length)
-        self._view = memoryview(self._data)
+        elif self._kept + length > UNASKED:
+            return False
+        else:
+            self._kept += length
+            self._data = bytearray(length)
+            self._view = memoryview(self._data)
+        self._waiting = None
+        return True
 
 
 def _fits(length, request):

@@ -87,6 +87,25 @@ def test_messages_keep_their_length():
         _torchrun._fits(4, request)
 
 
+def test_a_long_message_waits_until_it_is_asked_for(monkeypatch):
+    """More than is kept comes before it is asked for, after one that is kept: memory is bounded, and nothing fails."""
+    monkeypatch.setattr(_torchrun, "UNASKED", 1 << 16)
+    sender, receiver = (_torchrun.Messages({0: one}) for one in connected_pair())
+    sent = [np.random.default_rng(i).integers(0, 256, n, "u1") for i, n in enumerate((1 << 16, 1 << 23, 5))]
+    requests = [one for i, data in enumerate(sent) for one in sender.send(data.data, 0, 1 + i % 2)]
+    for _ in range(50):
+        sender.finished([])
+        receiver.finished([])
+    peer = receiver._peers[0]
+    assert peer._kept == 1 << 16 and not requests[1].done
+    places = [np.zeros_like(data) for data in sent]
+    wanted = [one for i, place in enumerate(places) for one in receiver.receive(place.data, 0, 1 + i % 2)]
+    until = time.monotonic() + 30
+    while not (sender.finished(requests) & receiver.finished(wanted)):
+        assert time.monotonic() < until
+    assert all((a == b).all() for a, b in zip(sent, places, strict=True)) and peer._kept == 0
+
+
 def test_torchrun_has_the_port_itself(monkeypatch):
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "host"),
                         ("MASTER_PORT", "29500"), ("TORCHELASTIC_USE_AGENT_STORE", "True")):
