@@ -202,7 +202,7 @@ def world(version: str, timeout: float, rank: int, size: int, address: str, port
             else:
                 peers, table = _join(mine, size, address, port, until)
                 _watch.join(watch, [address], table[0]["port"], rank, table[0]["secret"], timeout)
-                _mesh(peers, table, rank, listening, until)
+                _mesh(peers, _reached(table, address), rank, listening, until)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RuntimeError(f"distributed: rank {rank}: {error}") from None
     atexit.register(_finish, watch, rank, size, os.getpid())
@@ -255,6 +255,12 @@ def _checked(table):
     return table
 
 
+def _reached(table, address):
+    """With hosts at which every rank is reached from everywhere. One that comes to rank 0 over the loopback is on its
+    host, which Debian calls 127.0.1.1 there: the others, to which that is themselves, take MASTER_ADDR for it."""
+    return [one | {"host": address} if one.get("host", "127.").startswith("127.") else one for one in table]
+
+
 def _mesh(peers, table, rank, listening, until):
     """Each rank connects to those before it, and is met by those after it."""
     for other in range(1, rank):
@@ -282,7 +288,8 @@ def _connect(address, port, rank, until):
             return socket.create_connection((address, port), timeout=max(min(until - time.monotonic(), 10), 0.001))
         except OSError as error:
             if time.monotonic() > until:
-                raise TimeoutError(f"rank {rank} does not answer at {address}:{port}: {error}") from None
+                raise TimeoutError(f"rank {rank} does not answer at {address}:{port} (ranks listen on IPv4 alone): "
+                                   f"{error}") from None
             time.sleep(0.05)
 
 

@@ -106,6 +106,24 @@ def test_a_long_message_waits_until_it_is_asked_for(monkeypatch):
     assert all((a == b).all() for a, b in zip(sent, places, strict=True)) and peer._kept == 0
 
 
+def test_ranks_beside_rank_0_are_reached_from_other_hosts(monkeypatch):
+    """Two hosts with two ranks each: rank 1 has come to rank 0 over the loopback of their host."""
+    table = [{"port": 1}, {"port": 2, "host": "127.0.0.1"}, {"port": 3, "host": "10.0.0.2"}]
+    reached = []
+
+    def connect(host, port, *_):
+        reached.append((host, port))
+        return connected_pair()[0]
+    monkeypatch.setattr(_torchrun, "_connect", connect)
+    _torchrun._mesh({0: None}, [*_torchrun._reached(table, "first"), {}], 3, None, 0)
+    assert reached == [("first", 2), ("10.0.0.2", 3)]
+
+
+def test_where_ranks_listen_is_said():
+    with pytest.raises(TimeoutError, match=r"rank 0 does not answer at 127.0.0.1:1 \(ranks listen on IPv4 alone\): .+"):
+        _torchrun._connect("127.0.0.1", 1, 0, time.monotonic() - 1)
+
+
 def test_torchrun_has_the_port_itself(monkeypatch):
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "host"),
                         ("MASTER_PORT", "29500"), ("TORCHELASTIC_USE_AGENT_STORE", "True")):
