@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
+import selectors
 import socket
 import struct
 import time
@@ -17,6 +19,7 @@ RECORD = 1024           # bytes of what a rank says at first, and of each rank's
 FRAME = struct.Struct("<IQ")                    # tag, bytes
 TAGS = 8                # of a group; those of the next one follow
 UNASKED = 1 << 30       # bytes that are kept of messages of one rank that nobody has asked for; more are not read
+SILENT = 5              # seconds in which a connection says who it is
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -218,27 +221,78 @@ def _finish(watch, rank, size, process):
 def _host(mine, size, port, until):
     """Rank 0 hears of all others, and tells them all."""
     peers, table = {}, {0: mine}
-    with socket.create_server(("", port), backlog=1024) as meeting:
+    with socket.create_server(("", port), backlog=1024) as meeting, \
+            contextlib.closing(_heard(meeting, RECORD, until)) as heard:
         while len(peers) < size - 1:
-            meeting.settimeout(max(until - time.monotonic(), 0.001))
-            try:
-                peer, (host, _) = meeting.accept()
-            except TimeoutError:
+            peer, host, text = next(heard, (None, "", b""))
+            if peer is None:
                 missing = sorted(set(range(size)) - table.keys())
-                raise TimeoutError(f"rank {missing[0]} has not come to rank 0 at port {port}") from None
+                raise TimeoutError(f"rank {missing[0]} has not come to rank 0 at port {port}")
             try:
-                peer.settimeout(5)
-                said = json.loads(_whole(peer, RECORD))
+                said = json.loads(text)
                 rank = int(said["rank"])
                 if not 0 < rank < size or rank in peers:
                     raise ValueError("another rank")
                 peers[rank], table[rank] = peer, said | {"host": host}
-            except (OSError, ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 peer.close()
     line = json.dumps([table[rank] for rank in range(size)]).encode()
     for peer in peers.values():
         peer.sendall(line.ljust(RECORD * size))
     return peers, _checked([table[rank] for rank in range(size)])
+
+
+def _heard(meeting, length, until):
+    """(connection, its host, the first bytes it says) of each that comes, until then. All are heard side by side, so
+    that strangers who say nothing hold up nobody."""
+    meeting.setblocking(False)
+    with selectors.DefaultSelector() as ready:
+        ready.register(meeting, selectors.EVENT_READ)
+        try:
+            while (left := until - time.monotonic()) > 0:
+                for key, _ in ready.select(min(left, SILENT)):
+                    if key.fileobj is meeting:
+                        _accept(meeting, ready)
+                    elif _hear(key.fileobj, key.data[1], length, ready):
+                        yield key.fileobj, key.data[0], bytes(key.data[1])
+                for peer in [one.fileobj for one in ready.get_map().values() if one.data is not None]:
+                    if time.monotonic() > ready.get_key(peer).data[2]:
+                        _close(peer, ready)
+        finally:
+            for peer in [one.fileobj for one in ready.get_map().values() if one.data is not None]:
+                peer.close()
+
+
+def _accept(meeting, ready):
+    try:
+        peer, (host, _) = meeting.accept()
+    except (BlockingIOError, ConnectionError):      # it has gone again
+        return
+    peer.setblocking(False)
+    ready.register(peer, selectors.EVENT_READ, (host, bytearray(), time.monotonic() + SILENT))
+
+
+def _hear(peer, found, length, ready):
+    """Whether a connection has said all of its first bytes."""
+    try:
+        more = peer.recv(length - len(found))
+    except BlockingIOError:
+        return False
+    except OSError:
+        more = b""
+    found += more
+    if len(found) == length:
+        ready.unregister(peer)
+        peer.settimeout(SILENT)
+        return True
+    if not more:
+        _close(peer, ready)
+    return False
+
+
+def _close(peer, ready):
+    ready.unregister(peer)
+    peer.close()
 
 
 def _join(mine, size, address, port, until):
@@ -266,19 +320,17 @@ def _mesh(peers, table, rank, listening, until):
     for other in range(1, rank):
         peers[other] = _connect(table[other]["host"], table[other]["port"], other, until)
         peers[other].sendall(FRAME.pack(rank, 0))
-    while len(peers) < len(table) - 1:
-        listening.settimeout(max(until - time.monotonic(), 0.001))
-        try:
-            peer, _ = listening.accept()
-        except TimeoutError:
-            missing = sorted(set(range(len(table))) - peers.keys() - {rank})
-            raise TimeoutError(f"rank {missing[0]} has not come to rank {rank}") from None
-        peer.settimeout(5)
-        other = FRAME.unpack(_whole(peer, FRAME.size))[0]
-        if rank < other < len(table) and other not in peers:
-            peers[other] = peer
-        else:
-            peer.close()
+    with contextlib.closing(_heard(listening, FRAME.size, until)) as heard:
+        while len(peers) < len(table) - 1:
+            peer, _, text = next(heard, (None, "", b""))
+            if peer is None:
+                missing = sorted(set(range(len(table))) - peers.keys() - {rank})
+                raise TimeoutError(f"rank {missing[0]} has not come to rank {rank}")
+            other = FRAME.unpack(text)[0]
+            if rank < other < len(table) and other not in peers:
+                peers[other] = peer
+            else:
+                peer.close()
 
 
 def _connect(address, port, rank, until):

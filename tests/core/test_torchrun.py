@@ -1,5 +1,6 @@
 """The connections of processes that torchrun's environment describes, with the collectives over them."""
 import concurrent.futures
+import json
 import os
 import re
 import signal
@@ -115,13 +116,42 @@ def test_ranks_beside_rank_0_are_reached_from_other_hosts(monkeypatch):
         reached.append((host, port))
         return connected_pair()[0]
     monkeypatch.setattr(_torchrun, "_connect", connect)
-    _torchrun._mesh({0: None}, [*_torchrun._reached(table, "first"), {}], 3, None, 0)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        _torchrun._mesh({0: None}, [*_torchrun._reached(table, "first"), {}], 3, listening, 0)
     assert reached == [("first", 2), ("10.0.0.2", 3)]
 
 
 def test_where_ranks_listen_is_said():
     with pytest.raises(TimeoutError, match=r"rank 0 does not answer at 127.0.0.1:1 \(ranks listen on IPv4 alone\): .+"):
         _torchrun._connect("127.0.0.1", 1, 0, time.monotonic() - 1)
+
+
+@pytest.mark.parametrize("met", ["rank 0", "another rank"])
+def test_silent_strangers_hold_up_nobody(met):
+    """Neither those that say nothing, nor those that go, or say something else."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, concurrent.futures.ThreadPoolExecutor() as pool:
+        address = listening.getsockname()
+        until = time.monotonic() + 20
+        if met == "rank 0":
+            listening.close()
+            made = pool.submit(_torchrun._host, {"version": "1"}, 3, address[1], until)
+            texts = {rank: json.dumps({"rank": rank, "version": "1"}) for rank in (1, 2)}
+            said = {rank: text.encode().ljust(_torchrun.RECORD) for rank, text in texts.items()}
+        else:
+            made = pool.submit(_torchrun._mesh, peers := {0: None}, [{}] * 4, 1, listening, until)
+            said = {rank: _torchrun.FRAME.pack(rank, 0) for rank in (2, 3)}
+        began = time.monotonic()
+        strangers = [_torchrun._connect(*address, 0, until) for _ in range(8)]
+        strangers.pop().close()
+        strangers[0].sendall(b"?" * _torchrun.RECORD)
+        ranks = {rank: _torchrun._connect(*address, 0, until) for rank in said}
+        for part in (slice(0, 3), slice(3, None)):
+            for rank, one in ranks.items():
+                one.sendall(said[rank][part])
+            time.sleep(0.02)
+        found = made.result()
+        assert sorted(found[0] if met == "rank 0" else peers.keys() - {0}) == list(said)
+        assert time.monotonic() - began < 15
 
 
 def test_torchrun_has_the_port_itself(monkeypatch):
