@@ -8,18 +8,19 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from gomlx.core import _torchrun, _watch
+from gomlx.core import _collectives, _torchrun, _watch
 from gomlx.core._collectives import Link
 from gomlx.core._flows import Flow
 
 PROGRAM = r'''
 import os, signal, sys
 import numpy as np
-from gomlx.core import _torchrun
+from gomlx.core import _collectives, _torchrun
 case = sys.argv[1]
 link = _torchrun.world("1", float(sys.argv[2]), *_torchrun.place())
 def total(n, dtype="float32"):
@@ -186,6 +187,28 @@ def test_a_flow_moves_while_nobody_waits():
             time.sleep(0.001)
         list(pool.map(Flow.finish, flows))
         assert [one.result() for one in [pool.submit(link.gather, "end", b"x") for link in links]] == [[b"x"] * 2] * 2
+
+
+def test_what_operations_on_gpus_are_called_may_be_forgotten(monkeypatch):
+    """Memory of them is bounded; ranks that remember others of them agree all the same, or say what differs."""
+    monkeypatch.setattr(_collectives, "REMEMBERED", 4)
+    pair, watch = connected_pair(), _watch.Watch()
+    links = [Link(_torchrun.Messages({1 - rank: pair[rank]}), rank, range(2), watch, 10.0) for rank in range(2)]
+    numbers = [link.number_of("all_sum", (2, 3)) for link in links]
+    others = [links[1].number_of("all_sum", (n,)) for n in range(100)]
+    assert numbers[0] == numbers[1] not in others and list(links[1]._told_of) == others[-4:]
+    for link in links:
+        link.devices = SimpleNamespace(move=lambda *_: [], finished=lambda _: True, give_up=lambda _: None)
+
+    def run(link, number):
+        link.run("shares", number, "float32", (2, 3), (0, 24), (0, 24), (1, 0))
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        list(pool.map(run, links, numbers))
+        for one in [pool.submit(run, *asked) for asked in zip(links, (numbers[0], others[0]), strict=True)]:
+            with pytest.raises(RuntimeError, match=rf"rank 1 is at a reduction of float32 number {others[0]}, rank 0 "
+                                                   r"at all_sum of float32\[2, 3\]"):
+                one.result()
 
 
 def connected_pair():
