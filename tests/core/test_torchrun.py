@@ -13,14 +13,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gomlx.core import _collectives, _torchrun, _watch
+from gomlx.core import _collectives, _nccl, _torchrun, _watch
 from gomlx.core._collectives import Link
 from gomlx.core._flows import Flow
 
 PROGRAM = r'''
 import os, signal, sys
 import numpy as np
-from gomlx.core import _collectives, _torchrun
+from gomlx.core import _torchrun
 case = sys.argv[1]
 link = _torchrun.world("1", float(sys.argv[2]), *_torchrun.place())
 def total(n, dtype="float32"):
@@ -209,6 +209,14 @@ def test_what_operations_on_gpus_are_called_may_be_forgotten(monkeypatch):
             with pytest.raises(RuntimeError, match=rf"rank 1 is at a reduction of float32 number {others[0]}, rank 0 "
                                                    r"at all_sum of float32\[2, 3\]"):
                 one.result()
+
+
+def test_to_look_for_nccl_changes_nothing(monkeypatch):
+    monkeypatch.setenv("GOMLX_CUDA_NCCL", "/nothing.so")
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
+    assert not _nccl.is_found() and os.environ["NCCL_NVLS_ENABLE"] == "1"
+    _nccl.Moves(None, 1)
+    assert os.environ["NCCL_NVLS_ENABLE"] == "0"
 
 
 def connected_pair():
