@@ -546,7 +546,7 @@ class Scheduler:
             return True
         most = leaders[0][0]                    # one that was told to be able to go back there is better than others
         able = [one for shared, one in leaders if shared == one._checkpoint == most] or [leaders[0][1]]
-        return all(one._made.session.length >= min(most, len(request.prompt_ids) - 1) for one in able)
+        return any(one._made.session.length >= min(most, len(request.prompt_ids) - 1) for one in able)
 
     def _beginning(self, request):
         """(a fork of what a running one has of its prompt, or None; how many tokens they have in common)."""

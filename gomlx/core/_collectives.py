@@ -10,6 +10,7 @@ import contextlib
 import json
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gomlx.core._nccl import Line, Moves
 
 HEAD = 256              # bytes of the line before an operation
+REMEMBERED = 1 << 12    # operations on GPUs of which a group knows the words
 GRACE = 2.0             # seconds that messages of a process that has ended may take to arrive
 MOST = 1 << 30          # bytes of one message
 A_LOOK = 1 << 10        # bytes that a look moves at least, while the others are at it too
@@ -47,7 +49,7 @@ class Link:
         self.timeout, self._watch, self._count, self._failure = timeout, watch, 0, ""
         self.lock = threading.RLock()
         self.devices: Moves | None = None
-        self._told_of: list[tuple[str, tuple[int, ...]]] = []
+        self._told_of: dict[int, tuple[str, tuple[int, ...]]] = {}     # by number, what was used last at the end
 
     def run(self, name: str, peer: int, dtype: str, shape: tuple[int, ...], x: Any, out: Any,
             line: Line | None = None) -> None:
@@ -62,7 +64,7 @@ class Link:
                 else:
                     self._run_there(name, peer, dtype, shape, x, out, line)
             except BaseException as error:
-                self.fail(self._told(self._told_of[peer][0] if name in ("shares", "whole") else name, error))
+                self.fail(self._told(self._own(name, peer, shape)[0], error))
 
     def fail(self, cause: str) -> None:
         """Ends the group here, and tells the others."""
@@ -143,11 +145,23 @@ class Link:
             self._reduce(what, name, dtype, x, out)
 
     def number_of(self, name: str, shape: tuple[int, ...]) -> int:
-        """By which the parts of an operation on GPUs say what it is."""
+        """By which the parts of an operation on GPUs say what it is: the same in all ranks, whatever these remember."""
+        number = zlib.crc32(f"{name} {shape}".encode()) >> 1
         with self.lock:
-            if (name, shape) not in self._told_of:
-                self._told_of.append((name, shape))
-            return self._told_of.index((name, shape))
+            self._told_of.pop(number, None)
+            self._told_of[number] = name, shape
+            if len(self._told_of) > REMEMBERED:
+                del self._told_of[next(iter(self._told_of))]
+        return number
+
+    def _own(self, name, peer, shape):
+        """(an operation's name, its shape as text). Of parts those of the whole, as far as it is remembered."""
+        if name not in ("shares", "whole"):
+            return name, str(list(shape))
+        if peer not in self._told_of:           # a compiled function may be older than what is remembered
+            return "a reduction", f" number {peer}"
+        own, shape = self._told_of[peer] = self._told_of.pop(peer)
+        return own, str(list(shape))
 
     def bounds(self, n: int) -> list[int]:
         """Of n elements, where each rank's part begins, and the end."""
@@ -161,10 +175,10 @@ class Link:
         if name in ("send", "recv"):
             self._between_there(name, peer, f"{dtype}{list(shape)}", x, out, line)
             return
-        own, told = (name, shape) if peer < 0 else self._told_of[peer]
-        what = f"{own} of {dtype}{list(told)}"
+        own, told = self._own(name, peer, shape)
+        what = f"{own} of {dtype}{told}"
         self._count += 1
-        self._agree(what, f"{self._count} {what}")
+        self._agree(what, f"{self._count} {what}", f"{self._count} {dtype} {peer}" if peer >= 0 else "")
         if name == "join":
             first = self.gather("NCCL's identity", moves.identity() if self.rank == 0 else b"")[0]
             self._wait_there(what, moves.join(first, self.rank, self.size))
@@ -221,16 +235,19 @@ class Link:
     def _others(self):
         return [(self.rank + i) % self.size for i in range(1, self.size)]
 
-    def _agree(self, what, line):
-        """All say what they are about to do; Failed unless it is the same."""
-        mine = line.encode()[:HEAD].ljust(HEAD)
+    def _agree(self, what, line, key=""):
+        """All say what they are about to do; Failed unless it is the same. key: says so too where a rank has forgotten
+        the words."""
+        mine = f"{key}\n{line}".encode()[:HEAD].ljust(HEAD)
         heads = {rank: bytearray(HEAD) for rank in self._others()}
         self.wait(what, {rank: self.carrier.receive(head, rank, HEADS) + self.carrier.send(mine, rank, HEADS)
                          for rank, head in heads.items()})
         heads[self.rank] = bytearray(mine)
+        said = [heads[rank].decode(errors="replace").split("\n", 1) for rank in range(self.size)]
+        keys, lines = zip(*said, strict=True)
         for rank in range(1, self.size):
-            if heads[rank] != heads[0]:
-                said, first = (heads[i].decode(errors="replace").strip().split(" ", 1) for i in (rank, 0))
+            if lines[rank] != lines[0] and (not keys[0] or keys[rank] != keys[0]):
+                said, first = (lines[i].strip().split(" ", 1) for i in (rank, 0))
                 if said[1:] == first[1:]:
                     said, first = ["", f"operation {said[0]}"], ["", f"operation {first[0]}"]
                 raise Failed(f"rank {self.ranks[rank]} is at {said[-1]}, rank {self.ranks[0]} at {first[-1]}")

@@ -2,7 +2,7 @@
 
 Only messages between two ranks are its own: what is summed, and in which order, is ours (distributed.py). Its
 communicators do not block, so that a rank that is gone is noticed by who waits (_collectives.Link.wait), who then ends
-what the GPU is at. Multicast through switches (NVLS) is off before the library is opened.
+what the GPU is at. Multicast through switches (NVLS) is off in a process that uses the library.
 """
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ FUNCTIONS = {"ncclGetVersion": [_POINTER], "ncclGetUniqueId": [_POINTER],
 def open_library() -> Any:
     """The one that GOMLX_CUDA_NCCL names; else one that the process has loaded, that of the package nvidia-nccl, one on
     the loader's path. RuntimeError says why there is none."""
-    os.environ["NCCL_NVLS_ENABLE"] = "0"
     named, name = os.environ.get("GOMLX_CUDA_NCCL"), "libnccl.so.2"
     why = ""
     for path, flags in [(named, 0)] if named else [(name, os.RTLD_NOLOAD), (_packaged(name), 0), (name, 0)]:
@@ -95,6 +94,7 @@ class Moves:
     """A communicator of one GPU for each rank. One group of messages is on the way at a time."""
 
     def __init__(self, library: Any, device: int) -> None:
+        os.environ["NCCL_NVLS_ENABLE"] = "0"            # for the process, so not before somebody asks for NCCL
         self._library, self.device = library, device
         self._comm = ctypes.c_void_p()
         self._failed_at = 0.0

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
+import selectors
 import socket
 import struct
 import time
@@ -16,7 +18,8 @@ from gomlx.core._collectives import Link
 RECORD = 1024           # bytes of what a rank says at first, and of each rank's line in the answer
 FRAME = struct.Struct("<IQ")                    # tag, bytes
 TAGS = 8                # of a group; those of the next one follow
-UNASKED = 1 << 30       # bytes of messages that have come before they are asked for
+UNASKED = 1 << 30       # bytes that are kept of messages of one rank that nobody has asked for; more are not read
+SILENT = 5              # seconds in which a connection says who it is
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -70,14 +73,14 @@ class _Request:
 
 
 class _Peer:
-    """One connection. A message that nobody has asked for yet is kept."""
+    """One connection. A message that nobody has asked for yet is kept, or a long one left where it is."""
 
     def __init__(self, peer):
         peer.setblocking(False)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket, self.outgoing, self.wanted, self.unasked = peer, [], {}, {}
         self._begun, self._kept, self._tag, self._request = b"", 0, None, None
-        self._view = memoryview(b"")
+        self._waiting, self._data, self._view = None, None, memoryview(b"")     # _waiting: bytes of what has no place
 
     def close(self):
         self.socket.close()
@@ -133,8 +136,9 @@ class _Peer:
             self._begun += more
             if len(self._begun) < FRAME.size:
                 return True
-            (self._tag, length), self._begun = FRAME.unpack(self._begun), b""
-            self._start(length)
+            (self._tag, self._waiting), self._begun = FRAME.unpack(self._begun), b""
+        if self._waiting is not None and not self._start(self._waiting):
+            return False
         if len(self._view):
             count = self.socket.recv_into(self._view)
             if not count:
@@ -145,22 +149,26 @@ class _Peer:
                 self.unasked.setdefault(self._tag, []).append(self._data)
             else:
                 self._request.done = True
-            self._tag = self._request = None
+            self._tag = self._request = self._data = None
         return True
 
     def _start(self, length):
+        """Whether there is a place for the message whose head has come. Else it stays in the socket, and its sender
+        waits, until it is asked for: so memory has a bound, whatever a rank sends before others are there."""
         self._take()
         wanted = self.wanted.get(self._tag, [])
         if wanted:
             self._request = wanted.pop(0)
             _fits(length, self._request)
             self._view = self._request.view
-            return
-        self._kept += length
-        if self._kept > UNASKED:
-            raise RuntimeError(f"{self._kept} bytes have come that nothing here receives, expected up to {UNASKED}")
-        self._data = bytearray(length)
-        self._view = memoryview(self._data)
+        elif self._kept + length > UNASKED:
+            return False
+        else:
+            self._kept += length
+            self._data = bytearray(length)
+            self._view = memoryview(self._data)
+        self._waiting = None
+        return True
 
 
 def _fits(length, request):
@@ -197,7 +205,7 @@ def world(version: str, timeout: float, rank: int, size: int, address: str, port
             else:
                 peers, table = _join(mine, size, address, port, until)
                 _watch.join(watch, [address], table[0]["port"], rank, table[0]["secret"], timeout)
-                _mesh(peers, table, rank, listening, until)
+                _mesh(peers, _reached(table, address), rank, listening, until)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RuntimeError(f"distributed: rank {rank}: {error}") from None
     atexit.register(_finish, watch, rank, size, os.getpid())
@@ -213,27 +221,78 @@ def _finish(watch, rank, size, process):
 def _host(mine, size, port, until):
     """Rank 0 hears of all others, and tells them all."""
     peers, table = {}, {0: mine}
-    with socket.create_server(("", port), backlog=1024) as meeting:
+    with socket.create_server(("", port), backlog=1024) as meeting, \
+            contextlib.closing(_heard(meeting, RECORD, until)) as heard:
         while len(peers) < size - 1:
-            meeting.settimeout(max(until - time.monotonic(), 0.001))
-            try:
-                peer, (host, _) = meeting.accept()
-            except TimeoutError:
+            peer, host, text = next(heard, (None, "", b""))
+            if peer is None:
                 missing = sorted(set(range(size)) - table.keys())
-                raise TimeoutError(f"rank {missing[0]} has not come to rank 0 at port {port}") from None
+                raise TimeoutError(f"rank {missing[0]} has not come to rank 0 at port {port}")
             try:
-                peer.settimeout(5)
-                said = json.loads(_whole(peer, RECORD))
+                said = json.loads(text)
                 rank = int(said["rank"])
                 if not 0 < rank < size or rank in peers:
                     raise ValueError("another rank")
                 peers[rank], table[rank] = peer, said | {"host": host}
-            except (OSError, ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 peer.close()
     line = json.dumps([table[rank] for rank in range(size)]).encode()
     for peer in peers.values():
         peer.sendall(line.ljust(RECORD * size))
     return peers, _checked([table[rank] for rank in range(size)])
+
+
+def _heard(meeting, length, until):
+    """(connection, its host, the first bytes it says) of each that comes, until then. All are heard side by side, so
+    that strangers who say nothing hold up nobody."""
+    meeting.setblocking(False)
+    with selectors.DefaultSelector() as ready:
+        ready.register(meeting, selectors.EVENT_READ)
+        try:
+            while (left := until - time.monotonic()) > 0:
+                for key, _ in ready.select(min(left, SILENT)):
+                    if key.fileobj is meeting:
+                        _accept(meeting, ready)
+                    elif _hear(key.fileobj, key.data[1], length, ready):
+                        yield key.fileobj, key.data[0], bytes(key.data[1])
+                for peer in [one.fileobj for one in ready.get_map().values() if one.data is not None]:
+                    if time.monotonic() > ready.get_key(peer).data[2]:
+                        _close(peer, ready)
+        finally:
+            for peer in [one.fileobj for one in ready.get_map().values() if one.data is not None]:
+                peer.close()
+
+
+def _accept(meeting, ready):
+    try:
+        peer, (host, _) = meeting.accept()
+    except (BlockingIOError, ConnectionError):      # it has gone again
+        return
+    peer.setblocking(False)
+    ready.register(peer, selectors.EVENT_READ, (host, bytearray(), time.monotonic() + SILENT))
+
+
+def _hear(peer, found, length, ready):
+    """Whether a connection has said all of its first bytes."""
+    try:
+        more = peer.recv(length - len(found))
+    except BlockingIOError:
+        return False
+    except OSError:
+        more = b""
+    found += more
+    if len(found) == length:
+        ready.unregister(peer)
+        peer.settimeout(SILENT)
+        return True
+    if not more:
+        _close(peer, ready)
+    return False
+
+
+def _close(peer, ready):
+    ready.unregister(peer)
+    peer.close()
 
 
 def _join(mine, size, address, port, until):
@@ -250,24 +309,28 @@ def _checked(table):
     return table
 
 
+def _reached(table, address):
+    """With hosts at which every rank is reached from everywhere. One that comes to rank 0 over the loopback is on its
+    host, which Debian calls 127.0.1.1 there: the others, to which that is themselves, take MASTER_ADDR for it."""
+    return [one | {"host": address} if one.get("host", "127.").startswith("127.") else one for one in table]
+
+
 def _mesh(peers, table, rank, listening, until):
     """Each rank connects to those before it, and is met by those after it."""
     for other in range(1, rank):
         peers[other] = _connect(table[other]["host"], table[other]["port"], other, until)
         peers[other].sendall(FRAME.pack(rank, 0))
-    while len(peers) < len(table) - 1:
-        listening.settimeout(max(until - time.monotonic(), 0.001))
-        try:
-            peer, _ = listening.accept()
-        except TimeoutError:
-            missing = sorted(set(range(len(table))) - peers.keys() - {rank})
-            raise TimeoutError(f"rank {missing[0]} has not come to rank {rank}") from None
-        peer.settimeout(5)
-        other = FRAME.unpack(_whole(peer, FRAME.size))[0]
-        if rank < other < len(table) and other not in peers:
-            peers[other] = peer
-        else:
-            peer.close()
+    with contextlib.closing(_heard(listening, FRAME.size, until)) as heard:
+        while len(peers) < len(table) - 1:
+            peer, _, text = next(heard, (None, "", b""))
+            if peer is None:
+                missing = sorted(set(range(len(table))) - peers.keys() - {rank})
+                raise TimeoutError(f"rank {missing[0]} has not come to rank {rank}")
+            other = FRAME.unpack(text)[0]
+            if rank < other < len(table) and other not in peers:
+                peers[other] = peer
+            else:
+                peer.close()
 
 
 def _connect(address, port, rank, until):
@@ -277,7 +340,8 @@ def _connect(address, port, rank, until):
             return socket.create_connection((address, port), timeout=max(min(until - time.monotonic(), 10), 0.001))
         except OSError as error:
             if time.monotonic() > until:
-                raise TimeoutError(f"rank {rank} does not answer at {address}:{port}: {error}") from None
+                raise TimeoutError(f"rank {rank} does not answer at {address}:{port} (ranks listen on IPv4 alone): "
+                                   f"{error}") from None
             time.sleep(0.05)
 
 

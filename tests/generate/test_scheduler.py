@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import gomlx
 from gomlx import _gomlx
-from gomlx._generation.scheduler import Request
+from gomlx._generation.scheduler import Request, Scheduler
 from gomlx._generation.streams import Generation
 
 STORY = "Once upon a time there was a big dog who lived in a house. "
@@ -79,6 +80,18 @@ def test_what_is_preempted_goes_on_to_the_same_tokens(model):
         assert scheduler.stats["preempted"] >= 1
         with pytest.raises(MemoryError, match="a prompt of 1200 tokens needs .*kv_bytes"):
             scheduler.generate([1] * 1200)
+
+
+def test_one_that_has_what_is_shared_is_enough():
+    """Of several that begin alike, one may have got there and another not yet: what comes next need not wait."""
+    def running(length):
+        return SimpleNamespace(_checkpoint=100, _made=SimpleNamespace(session=SimpleNamespace(length=length)))
+
+    def is_computed(*lengths):
+        scheduler = SimpleNamespace(_leaders=lambda _: [(100, running(length)) for length in lengths])
+        return Scheduler._is_computed(scheduler, SimpleNamespace(prompt_ids=[1] * 120))
+
+    assert is_computed(40, 100) and is_computed(100, 40) and is_computed() and not is_computed(40, 99)
 
 
 def test_priorities(model):
