@@ -65,8 +65,18 @@ def test_integers_that_the_matcher_would_end_the_process_with(schema):
 @pytest.mark.parametrize("pattern", ["^" + "(|(?=a))" * 40 + "b", "^((a?){20}){20}(?!.*b)$", "a?" * 3000 + "(?!b)",
                                      "(?!" + "(a|b|c)*" * 30 + "d)", "(a|aa)+(?!b)(a|aa)+$" * 10])
 def test_patterns_that_take_long_end_early(pattern, monkeypatch):
-    """One is left to the matcher, many are too much: by steps, which are counted."""
-    prepare({"pattern": pattern})
+    """One is refused at most, many are too much: by steps, which are counted."""
+    prepare({"pattern": pattern}, enforce="relaxed")
     monkeypatch.setattr("gomlx.schema.MAX_EFFORT", 8000)
     with pytest.raises(ValueError, match="its patterns take too long"):
         prepare({"properties": {str(i): {"pattern": f"{pattern}{i}"} for i in range(900_000 // len(pattern) % 2000)}})
+
+
+@pytest.mark.parametrize("pattern", [r"^\p{Script=Greek}.$", r"^\a\s$", r"^\p{Script=Greek}[[a]]$", "(?x) a",
+                                     "(" * 101 + "." + ")" * 101])
+def test_patterns_that_cannot_be_read_are_refused(pattern):
+    with pytest.raises(UnsupportedSchema, match="/items: pattern: a pattern that cannot be read"):
+        prepare({"items": {"pattern": pattern}})
+    with pytest.raises(UnsupportedSchema, match="/items: patternProperties: a pattern that cannot be read"):
+        prepare({"items": {"patternProperties": {pattern: True}}})
+    assert prepare({"items": {"pattern": pattern}}, enforce="relaxed").schema == {"items": {}}
