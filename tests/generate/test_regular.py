@@ -174,6 +174,23 @@ def test_what_was_written_here_is_read_as_it_is_meant():
     other = rewriting.opposite(rewriting.opposite(r"^(?!a)\p{L}+$"))
     assert isinstance(other, rewriting.Ours)
     assert [rewriting.matches(other, one) for one in ("b", "a", "A]]", "1")] == [True, False, False, False]
-    pattern = r"^[\p{L}--[a]]$"                     # a schema's own is of two characters, the second one ]
-    assert rewriting.matches(pattern, "-]") and not rewriting.matches(pattern, "b")
+    pattern = r"^[[\p{L}--[a]]]$"                   # a schema's own is of three characters, the others are ]
+    assert rewriting.matches(pattern, "-]]") and not rewriting.matches(pattern, "b")
     assert rewriting.rewritten(pattern) != rewriting.rewritten(rewriting.Ours(pattern))
+
+
+def test_what_is_known_costs_as_much():
+    patterns = [f"^(?!a).*b{{{i}}}(?=c)" for i in range(2, 5)]
+
+    def cost():
+        with automaton.effort(10 ** 6):
+            for one in patterns:
+                rewriting.rewritten(one), rewriting.opposite(one), rewriting.exclude(one, "^x")
+            return 10 ** 6 - automaton._effort.get()[0]
+    assert cost() == cost() > 100
+
+
+@pytest.mark.parametrize("pattern", ["^(?:" + "(?!a)[ab]?" * 3000 + ")c$", "[ab]{1,2}(?<!a)" * 1500])
+def test_many_assertions_end_early(pattern):
+    with pytest.raises(automaton.Exhausted), automaton.effort(80_000):
+        rewriting.rewritten(pattern)

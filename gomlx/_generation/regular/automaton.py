@@ -12,9 +12,11 @@ A place in a text is known by what came before (a Context); what may still come 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gomlx._generation.regular import characters as sets
 from gomlx._generation.regular import syntax
@@ -24,6 +26,8 @@ from gomlx._generation.regular.syntax import ANYTHING, Alt, Cat, Chars, End, Loo
 MOST_PARTS = 64                 # sets of characters that a pattern tells apart
 MOST_STEPS = 30_000             # of one machine
 LARGE_TREE = 24                 # parts from which on a step counts more than once
+UNLIMITED = 1 << 60
+Result = TypeVar("Result")
 
 
 class TooLarge(ValueError):
@@ -53,6 +57,32 @@ def spend(steps: int) -> None:
         left[0] -= steps
         if left[0] < 0:
             raise Exhausted("its patterns take too long to compare and to say otherwise")
+
+
+def remembered(size: int) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """A cache whose hits cost the steps that the first call took: what is too much does not depend on what was asked
+    before."""
+    def around(function):
+        @functools.lru_cache(size, typed=True)
+        def known(*arguments):
+            left = _effort.get()
+            before = left[0]
+            return function(*arguments), before - left[0]
+
+        @functools.wraps(function)
+        def call(*arguments):
+            left = _effort.get()
+            if left is None:
+                with effort(UNLIMITED):
+                    return call(*arguments)
+            before = left[0]
+            made, cost = known(*arguments)
+            spend(cost - (before - left[0]))        # nothing more where it was made now
+            return made
+
+        return call
+
+    return around
 
 
 class Term(syntax.Hashed):

@@ -2,7 +2,6 @@
 rewriting keeps exactly the texts in which the pattern matches somewhere."""
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from gomlx._generation.regular import automaton, syntax
@@ -15,6 +14,7 @@ LARGE = 200, 6000               # up to which it is tried
 MOST_COMPARED = 3000            # states of two patterns together
 MOST_GROUPS = 150               # within one another, of what the matcher reads
 MOST_BEGUN = 2000               # parts of what an assertion is put into, each time anew
+COSTLY = 10                     # ranges of sets that take a step to write
 MOST_LETTERS = 2000             # of a text that is looked for
 MOST_FOLLOWED = 4               # texts of each length
 ONE = Chars(sets.ALL)
@@ -25,7 +25,7 @@ class Ours(str):
     tell it from a schema's own pattern of the same letters."""
 
 
-@functools.lru_cache(1024, typed=True)
+@automaton.remembered(1024)
 def rewritten(pattern: str) -> tuple[str, ...]:
     """Patterns that all match where this one does. Unreadable, TooLarge: it cannot be read, or said otherwise. The
     matcher, which means something else by some of these, never gets them as they are."""
@@ -41,14 +41,14 @@ def rewritten(pattern: str) -> tuple[str, ...]:
     raise TooLarge("the matcher's syntax cannot say it, or not shortly")
 
 
-@functools.lru_cache(1024, typed=True)
+@automaton.remembered(1024)
 def one_of_names(pattern: str) -> str:
     """The same for names of properties, which one pattern has to say."""
     made = rewritten(pattern)
     return made[0] if len(made) == 1 else _as_one(read(pattern), LARGE) if made else ""
 
 
-@functools.lru_cache(1024, typed=True)
+@automaton.remembered(1024)
 def opposite(pattern: str) -> str | None:
     """A pattern that matches all other texts; None: it cannot be said."""
     try:
@@ -58,7 +58,7 @@ def opposite(pattern: str) -> str | None:
         return None
 
 
-@functools.lru_cache(4096, typed=True)
+@automaton.remembered(4096)
 def exclude(one: str, other: str) -> bool:
     """Whether it is certain that no text has matches of both patterns."""
     try:
@@ -77,7 +77,7 @@ def with_word(patterns: tuple[str, ...], least: int, most: int | None) -> tuple[
     return (whole(syntax.alt([word, *map(_unanchored, found)])), *patterns[1:])
 
 
-@functools.lru_cache(256)
+@automaton.remembered(256)
 def word_of(patterns: tuple[str, ...], least: int, most: int | None) -> Node | None:
     """A text, of least to most characters, that these patterns match; None: none was found. Of the texts of each length
     those are followed further that need the fewest more characters."""
@@ -129,7 +129,9 @@ def read(pattern: str, is_ours: bool = False) -> Node:
     """The tree of a pattern, without what says nothing at open ends, and with assertions of one character put into
     the characters beside them. is_ours, or Ours: it was written here."""
     automaton.spend(len(pattern))
-    tree = _inwards(syntax.parse(pattern, is_ours or isinstance(pattern, Ours)))
+    parsed = syntax.parse(pattern, is_ours or isinstance(pattern, Ours))
+    automaton.spend(sum(len(one.set) for one in syntax.inside(parsed) if isinstance(one, Chars)) // COSTLY)
+    tree = _inwards(parsed)
     return syntax.alt([_open(one) for one in _branches(tree)])
 
 
