@@ -67,7 +67,11 @@ def remembered(size: int) -> Callable[[Callable[..., Result]], Callable[..., Res
         def known(*arguments):
             left = _effort.get()
             before = left[0]
-            return function(*arguments), before - left[0]
+            try:
+                made = function(*arguments)
+            except (TooLarge, syntax.Unreadable) as error:
+                made = type(error)(*error.args)     # another one: it is raised more than once
+            return made, before - left[0]
 
         @functools.wraps(function)
         def call(*arguments):
@@ -78,6 +82,8 @@ def remembered(size: int) -> Callable[[Callable[..., Result]], Callable[..., Res
             before = left[0]
             made, cost = known(*arguments)
             spend(cost - (before - left[0]))        # nothing more where it was made now
+            if isinstance(made, TooLarge | syntax.Unreadable):
+                raise type(made)(*made.args)
             return made
 
         return call

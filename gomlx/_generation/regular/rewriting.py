@@ -132,11 +132,24 @@ def read(pattern: str, is_ours: bool = False) -> Node:
     parsed = syntax.parse(pattern, is_ours or isinstance(pattern, Ours))
     automaton.spend(sum(len(one.set) for one in syntax.inside(parsed) if isinstance(one, Chars)) // COSTLY)
     tree = _inwards(parsed)
-    return syntax.alt([_open(one) for one in _branches(tree)])
+    return syntax.alt([_open(one) for one in _apart_from_anchors(tree)])
 
 
 def _branches(tree):
     return tree.parts if isinstance(tree, Alt) else (tree,)
+
+
+def _apart_from_anchors(tree):
+    """Alternatives; those of a group that stands beside anchors alone, as in ^(^a$|b)$, have these anchors each."""
+    for branch in _branches(tree):
+        parts = _parts(branch)
+        inner = [i for i, one in enumerate(parts) if not isinstance(one, Start | End)]
+        if len(parts) > 1 and len(inner) == 1 and isinstance(parts[inner[0]], Alt) and \
+                syntax.has_assertions(parts[inner[0]]):
+            at = inner[0]
+            yield from (syntax.cat([*parts[:at], one, *parts[at + 1:]]) for one in _apart_from_anchors(parts[at]))
+        else:
+            yield branch
 
 
 def _parts(node):
