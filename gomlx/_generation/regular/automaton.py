@@ -39,16 +39,18 @@ class Exhausted(ValueError):
 
 
 _effort: ContextVar[list[int] | None] = ContextVar("effort", default=None)      # steps that are left
+_charged: ContextVar[set[object]] = ContextVar("charged")       # calls of remembered() that have been paid for
 
 
 @contextlib.contextmanager
 def effort(steps: int) -> Iterator[None]:
     """Within it, all patterns together take so many steps at most, or Exhausted is raised."""
-    token = _effort.set([steps])
+    token, others = _effort.set([steps]), _charged.set(set())
     try:
         yield
     finally:
         _effort.reset(token)
+        _charged.reset(others)
 
 
 def spend(steps: int) -> None:
@@ -60,8 +62,8 @@ def spend(steps: int) -> None:
 
 
 def remembered(size: int) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """A cache whose hits cost the steps that the first call took: what is too much does not depend on what was asked
-    before."""
+    """A cache whose hits cost, once within an effort(), the steps that the first call took: what is too much does not
+    depend on what was asked before it."""
     def around(function):
         @functools.lru_cache(size, typed=True)
         def known(*arguments):
@@ -79,9 +81,11 @@ def remembered(size: int) -> Callable[[Callable[..., Result]], Callable[..., Res
             if left is None:
                 with effort(UNLIMITED):
                     return call(*arguments)
-            before = left[0]
+            before, key = left[0], (function, *map(type, arguments), *arguments)
             made, cost = known(*arguments)
-            spend(cost - (before - left[0]))        # nothing more where it was made now
+            if key not in _charged.get():
+                spend(cost - (before - left[0]))    # nothing more where it was made now
+                _charged.get().add(key)
             if isinstance(made, TooLarge | syntax.Unreadable):
                 raise type(made)(*made.args)
             return made
