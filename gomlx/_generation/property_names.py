@@ -139,7 +139,10 @@ def has_match(pattern: str, name: str) -> bool:
 
 
 def add(patterns: dict[Any, Any], pattern: str | None, schema: Any) -> None:
-    """Puts a schema beside what others say of the same names."""
+    """Puts a schema beside what others say of the same names. TooLarge: what was written here has the letters of a
+    schema's own pattern, which means something else."""
+    if pattern in patterns and any(one == pattern and type(one) is not type(pattern) for one in patterns):
+        raise TooLarge("two patterns of the same letters")
     patterns[pattern] = all_of([patterns[pattern], schema]) if pattern in patterns else schema
 
 

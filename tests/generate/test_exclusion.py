@@ -180,3 +180,11 @@ def test_listed_names():
     made = prepare(schema).schema
     assert made["properties"] == {"name11": {"allOf": [{"minLength": 2}, {"type": "string"}]}}
     assert made["additionalProperties"] is False and "patternProperties" not in made
+
+
+def test_a_pattern_with_the_letters_of_one_that_was_written_here():
+    made = {"^a$": True}
+    property_names.add(made, "^a$", {"minimum": 1})
+    assert made == {"^a$": {"minimum": 1}}
+    with pytest.raises(property_names.TooLarge):
+        property_names.add(made, property_names.rewriting.Ours("^a$"), True)
