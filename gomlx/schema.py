@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin
 from gomlx._generation import property_names
 from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
 from gomlx._generation.exclusion import beside_others, canonical, exclude
-from gomlx._generation.negation import NOTES, TYPES, is_closed, negation, without_if, without_one_of
+from gomlx._generation.negation import NOTES, TYPES, all_of, is_closed, negation, without_if, without_one_of
 from gomlx._generation.regular import automaton, rewriting
 from gomlx._generation.regular.syntax import Unreadable
 
@@ -32,6 +32,7 @@ MAX_DEPTH = 100                 # of values within one another
 MAX_REWRITTEN = 100_000         # characters of what conditions become
 MAX_NESTED = 8                  # conditions within one another that are rewritten
 MAX_COMPARED = 1 << 25          # characters of branches of oneOf that are compared with others
+MANY_NAMES = 256                # listed, from which on those of which nothing is said are one pattern
 MAX_EFFORT = 80_000             # steps of all patterns together, and their characters
 # The values of `format` that the matcher enforces; all others are annotations, as 2020-12 says.
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
@@ -108,12 +109,14 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
     with automaton.effort(MAX_EFFORT):
         try:
             made = work.schema(schema, "")
+            if made is False:
+                raise UnsupportedSchema([Place("", "false", "no document is valid")])
+            made = {} if made is True else made
+            work.place_targets(made)
         except automaton.Exhausted as error:
             raise ValueError(f"schema: {error}") from None
-    if made is False:
-        raise UnsupportedSchema([Place("", "false", "no document is valid")])
-    made = {} if made is True else made
-    work.place_targets(made)
+        except RecursionError:                      # trees of patterns are followed part by part
+            raise ValueError("schema: its patterns have too many parts within one another") from None
     if work.places and enforce == "strict":
         raise UnsupportedSchema(work.places)
     fatal = [one for one in work.places if one.keyword == "$ref"]
@@ -208,8 +211,9 @@ class _Walk:
                     and (key not in ALONE or ALONE[key] in schema)}
         made = {key: self.value(key, value, f"{pointer}/{_escaped(key)}") for key, value in kept.items()}
         self.dynamic_reference(made, kept)
-        for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies, self.patterns):
+        for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies):
             rewrite(made, kept)
+        self.patterns(made, pointer)
         if self.conditions(made, kept, pointer) is False:
             return False
         reasons = self.compare_items(made, kept, pointer)
@@ -315,25 +319,25 @@ class _Walk:
         if not isinstance(names, dict) or "propertyNames" not in made:
             return
         with contextlib.suppress(automaton.TooLarge, Unreadable):
-            self.only_names(made, schema, {key: one for key, one in names.items() if key not in NOTES})
+            self.only_names(made, {key: one for key, one in names.items() if key not in NOTES})
 
-    def only_names(self, made, schema, names):
+    def only_names(self, made, names):
+        if "enum" in names or "const" in names:
+            self.only_these_names(made, names)
+            return
         found = property_names.names_of(names, self.in_full, set() if self.formats_are_notes else FORMATS)
         if found is None:
             return
         known = {name: one if name in found else False for name, one in made.get("properties", {}).items()}
-        patterns = {property_names.within(one, names, found): value
-                    for one, value in made.get("patternProperties", {}).items()}
+        patterns: dict[str | None, Any] = {}
+        for one, value in made.get("patternProperties", {}).items():
+            property_names.add(patterns, property_names.within(one, names, found), value)
         additional = made.get("additionalProperties", True)
         if additional is not False:
-            values = [names["const"]] if "const" in names else names.get("enum")
             rest = found & ~property_names.Names.of_texts(known) if known else found
             for one in made.get("patternProperties", {}):
                 rest &= ~property_names.Names.of_pattern(one)
-            if isinstance(values, list):
-                known = {one: additional for one in values if isinstance(one, str) and one in rest} | known
-            else:
-                patterns[rest.pattern()] = additional
+            property_names.add(patterns, rest.pattern(), additional)
         patterns.pop(None, None)
         made["properties"] = known
         made.pop("patternProperties", None)
@@ -342,17 +346,51 @@ class _Walk:
         made["additionalProperties"] = False
         del made["propertyNames"]
 
-    def patterns(self, made, schema):
+    def only_these_names(self, made, names):
+        """Where they are listed, each is a property, with all that is said of it."""
+        formats = set() if self.formats_are_notes else FORMATS
+        found = property_names.listed(names, self.in_full, formats)
+        if found is None:
+            return
+        additional, own = made.get("additionalProperties", True), made.get("properties", {})
+        known = {}
+        for name in found if additional is not False else [*(one for one in own if one in found), *found]:
+            said = [own[name]] if name in own else []
+            said += [value for pattern, value in made.get("patternProperties", {}).items()
+                     if property_names.has_match(pattern, name)]
+            known[name] = all_of(said or [additional])
+        made |= {"properties": known, "additionalProperties": False}
+        made.pop("patternProperties", None)
+        if len(known) > MANY_NAMES:                 # more properties than the matcher follows: one pattern says them
+            rest = [name for name, one in known.items() if name not in own and one == additional]
+            made["properties"] = {name: one for name, one in known.items() if name not in set(rest)}
+            property_names.add(made.setdefault("patternProperties", {}),
+                               property_names.Names.of_texts(rest).pattern(), additional)
+            made["patternProperties"].pop(None, None)
+        del made["propertyNames"]
+
+    def patterns(self, made, pointer):
         """In the matcher's syntax, and so that it finds a text that holds to them and to the lengths, too."""
-        named = made.get("patternProperties")
-        if isinstance(named, dict):
-            named = property_names.disjoint(named)
-            words = {one: rewriting.one_of_names(one) for one in named}
-            if len(set(words.values())) == len(words):
-                made["patternProperties"] = {words[one]: value for one, value in named.items()}
+        for keyword, rewrite in (("patternProperties", self.patterns_of_names), ("pattern", self.pattern)):
+            try:
+                rewrite(made)
+            except (automaton.TooLarge, Unreadable) as error:
+                self.refuse(pointer, keyword, f"a pattern that cannot be read or rewritten: {error}")
+                made.pop(keyword, None)
+
+    def patterns_of_names(self, made):
+        if not isinstance(made.get("patternProperties"), dict):
+            return
+        said: dict[str, Any] = {}
+        for pattern, value in property_names.disjoint(made["patternProperties"]).items():
+            property_names.add(said, rewriting.one_of_names(pattern), value)
+        made["patternProperties"] = said
+
+    def pattern(self, made):
         if not isinstance(made.get("pattern"), str):
             return
-        parts = rewriting.rewritten(made.pop("pattern"))
+        parts = rewriting.rewritten(made["pattern"])
+        del made["pattern"]
         least, most = made.get("minLength", 0), made.get("maxLength")
         if parts and self.shows_words and (least or most is not None or len(parts) > 1) and not any(
                 isinstance(one, bool) or not isinstance(one, int) for one in (least, most or 0)):
@@ -491,24 +529,25 @@ class _Walk:
                 return True
         return False
 
-    def resolved(self, schema):
+    def resolved(self, schema, is_in_full=False):
         """What a $ref leads to, which is all or part of what it says; itself where that is not known here."""
         for _ in range(MAX_DEPTH):
             if not isinstance(schema, dict):
                 return schema is not False
             target = schema.get("$ref")
-            if not isinstance(target, str) or not target.startswith("#") or len(self.uris.bases) > 1:
+            if not isinstance(target, str) or is_in_full and not self.is_old and schema.keys() - NOTES - {"$ref"}:
                 return schema
-            found = found_at(self.root, pointer_of_fragment(target))
+            # Where there are several bases, what the target is depends on where the $ref stands: that is not known.
+            pointer = self.uris.pointer_of(target, "") if len(self.uris.bases) == 1 else None
+            found = None if pointer is None else found_at(self.root, pointer)
             if not isinstance(found, dict | bool):
-                return schema
+                return {"$ref": target} if self.is_old else schema      # up to draft 7 nothing is said beside it
             schema = found
         return schema
 
     def in_full(self, schema):
-        """The same where nothing beside the $ref says more, else itself."""
-        says_more = isinstance(schema, dict) and not self.is_old and schema.keys() - NOTES - {"$ref"}
-        return schema if says_more and "$ref" in schema else self.resolved(schema)
+        """The same where nothing beside a $ref says more, else what has this one."""
+        return self.resolved(schema, True)
 
 
 class _Uris:

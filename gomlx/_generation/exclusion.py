@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gomlx._generation.regular import rewriting
+from gomlx._generation.regular import automaton, rewriting
 
 JSON_TYPES = {"null": type(None), "boolean": bool, "integer": int, "number": (int, float), "string": str,
               "array": list, "object": dict}
@@ -17,6 +17,7 @@ Resolve = Callable[[Any], Any]  # the schema that another one refers to
 
 def exclude(one: Any, other: Any, resolved: Resolve = lambda schema: schema, level: int = 0) -> bool:
     """Whether it is certain that no document is valid under both of two schemas."""
+    automaton.spend(level > 1)                      # pairs of branches, and of their properties, are limited already
     one, other = resolved(one), resolved(other)
     if one is False or other is False:
         return True
@@ -150,6 +151,7 @@ def _is_of(value, types):
 
 def _is_invalid(value, schema, resolved, level):
     """Whether it is certain that a value is not valid."""
+    automaton.spend(level > 1)
     schema = resolved(schema)
     if not isinstance(schema, dict) or level > MOST_LEVELS:
         return schema is False

@@ -30,9 +30,10 @@ def negation(schema: Any) -> Any:
     if "minContains" in schema or "maxContains" in schema:
         return None
     if "type" in schema and ("const" in schema or "enum" in schema):
-        kinds = {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
+        kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
         values = [schema["const"]] if "const" in schema else schema["enum"]
-        if any(_kind_of(one) not in kinds for one in values):
+        if not isinstance(kinds, list) or not isinstance(values, list) or any(
+                _kind_of(one) not in kinds for one in values):
             return None
         said = NOTES | {"type"}                         # the values say it
     for keyword, value in schema.items():
@@ -71,7 +72,7 @@ def _without(keyword, value):
         kind, opposite, by = OPPOSITES[keyword]
         return False if opposite.startswith("max") and kind != "number" and value + by < 0 else \
             {"type": kind, opposite: value + by}
-    if keyword == "required" and all(isinstance(name, str) for name in value):
+    if keyword == "required" and isinstance(value, list) and all(isinstance(name, str) for name in value):
         return any_of([{"type": "object", "properties": {name: False}} for name in value])
     if keyword == "properties" and isinstance(value, dict):
         inner = {name: negation(one) for name, one in value.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gomlx._generation.negation import all_of
 from gomlx._generation.regular import automaton, rewriting, syntax
 from gomlx._generation.regular.automaton import Term, TooLarge
 from gomlx._generation.regular.syntax import Chars, Node
@@ -19,7 +20,9 @@ class Names:
     """A set of names: a term and the trees that it is made of."""
 
     def __init__(self, term: Term, trees: Iterable[Node] = ()) -> None:
-        self.term, self.trees = term, tuple(trees)
+        self.term, self.trees = term, tuple(dict.fromkeys(trees))
+        self._machine: automaton.Machine | None = None
+        automaton.spend(1 + len(self.trees))
 
     @classmethod
     def of_pattern(cls, pattern: str) -> Names:
@@ -46,8 +49,13 @@ class Names:
         return None if tree == syntax.NOTHING else rewriting.whole(tree)
 
     def __contains__(self, name: str) -> bool:
-        return automaton.has_text((self & Names.of_texts([name])).term, (*self.trees, *Names.of_texts([name]).trees),
-                                  rewriting.MOST_COMPARED)
+        if self.term in (automaton.ALWAYS, automaton.NEVER):
+            return self.term == automaton.ALWAYS
+        self._machine = self._machine or automaton.Machine(self.trees)
+        found = rewriting.follows(self._machine, self.term, name)
+        if found is None:
+            raise TooLarge("half of a surrogate pair")
+        return found
 
     def is_empty(self) -> bool:
         return not automaton.has_text(self.term, self.trees, rewriting.MOST_COMPARED)
@@ -59,6 +67,7 @@ ALL, NONE = Names(automaton.ALWAYS), Names(automaton.NEVER)
 def names_of(schema: Any, resolved: Callable[[Any], Any], formats: set[str], level: int = 0) -> Names | None:
     """The texts that are valid under a schema; None, TooLarge, Unreadable: that cannot be said. formats: values of
     `format` that are no annotations."""
+    automaton.spend(1)
     schema = resolved(schema)
     if isinstance(schema, bool):
         return ALL if schema else NONE
@@ -105,8 +114,36 @@ def _said(keyword, value, resolved, formats, level):
     if None in ways:
         return None
     if keyword == "oneOf":
-        ways = [_joined([one, *(~other for other in ways if other is not one)], Names.__and__, ALL) for one in ways]
+        ways = [_joined([one, *(~other for k, other in enumerate(ways) if k != i)], Names.__and__, ALL)
+                for i, one in enumerate(ways)]
     return _joined(ways, *((Names.__and__, ALL) if keyword == "allOf" else (Names.__or__, NONE)))
+
+
+def listed(names: dict[str, Any], resolved: Callable[[Any], Any], formats: set[str]) -> dict[str, None] | None:
+    """The texts that are valid under a schema with const or enum, in its order."""
+    lists = [value if key == "enum" else [value] for key, value in names.items() if key in ("const", "enum")]
+    rest = {key: value for key, value in names.items() if key not in ("const", "enum")}
+    found = names_of(rest, resolved, formats) if all(isinstance(one, list) for one in lists) else None
+    if found is None:
+        return None
+    kept = set.intersection(*({text for text in one if isinstance(text, str)} for one in lists))
+    return {text: None for text in lists[0] if isinstance(text, str) and text in kept and text in found}
+
+
+def has_match(pattern: str, name: str) -> bool:
+    """TooLarge: it is not known."""
+    found = rewriting.matches(pattern, name)
+    if found is None:
+        raise TooLarge("a pattern that cannot be followed")
+    return found
+
+
+def add(patterns: dict[Any, Any], pattern: str | None, schema: Any) -> None:
+    """Puts a schema beside what others say of the same names. TooLarge: what was written here has the letters of a
+    schema's own pattern, which means something else."""
+    if pattern in patterns and any(one == pattern and type(one) is not type(pattern) for one in patterns):
+        raise TooLarge("two patterns of the same letters")
+    patterns[pattern] = all_of([patterns[pattern], schema]) if pattern in patterns else schema
 
 
 def _joined(ways, join, found):

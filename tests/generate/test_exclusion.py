@@ -1,5 +1,6 @@
 """Schemas that exclude each other, and what is valid of names: the same documents as by the package jsonschema."""
 import itertools
+import json
 import random
 import re
 
@@ -137,3 +138,53 @@ def test_a_reference_with_more_beside_it_says_all_of_it():
     with pytest.raises(UnsupportedSchema, match="not"):
         prepare({"$defs": schema["$defs"], "not": {"$ref": "#/$defs/short", "pattern": "^a"}})
     assert prepare({"$defs": schema["$defs"], "not": {"$ref": "#/$defs/short"}})
+
+
+DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "$id": "http://x/",
+           "definitions": {"a": {"$id": "http://x/a", "type": "integer"}}}
+FOO = {"$defs": {"a": {"$anchor": "foo", "type": "integer"}}, "type": "object"}
+
+
+@pytest.mark.parametrize("schema", [
+    {"type": "string", "not": {"pattern": "^(?!a).*"}},
+    {"type": "string", "pattern": r"^(?!a)\p{L}+$", "minLength": 60},
+    {"type": "string", "not": {"pattern": r"^(?!a)\p{L}+$"}},
+    {"type": "object", "propertyNames": {"oneOf": [True, True]}},
+    *({"type": "object", "patternProperties": {"a": {"type": "integer"}, "^a": {"minimum": 5}}, "propertyNames": names}
+      for names in ({"enum": ["a"]}, {"pattern": "^a$"})),
+    FOO | {"properties": {"x": {"oneOf": [{"$ref": "#foo"}, {"type": "string", "minimum": 3}]}}}], ids=str)
+def test_what_was_once_read_otherwise(schema):
+    """jsonschema says of these documents what the answers are held to."""
+    constraint, view = Constraint.schema(schema), Bytes()
+    plain = json.loads(json.dumps(schema).replace(r"\\p{L}", "[a-zA-Z]"))
+    for document in ("", "b", "a", "A]]", "A]]" + "A" * 60, "b" * 60, {}, {"q": 1}, {"a": "x"}, {"a": 6}, {"a": 4},
+                     {"x": 5}, {"x": "s"}):
+        assert accepts(constraint, view, document) == valid(plain, document), document
+
+
+@pytest.mark.parametrize("schema", [
+    DRAFT_7 | {"oneOf": [{"$ref": "http://x/a", "type": "string"}, {"$ref": "http://x/a", "type": "integer"}]},
+    FOO | {"properties": {"x": {"oneOf": [{"$ref": "#foo"}, {"type": "integer", "minimum": 3}]}}},
+    {"propertyNames": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/b", "maxLength": 2}, "b": {}}}])
+def test_references_of_which_more_is_said(schema):
+    with pytest.raises(UnsupportedSchema, match="oneOf|propertyNames"):
+        prepare(schema)
+
+
+def test_listed_names():
+    names = [f"name{i}" for i in range(1000)]
+    made = Constraint.schema({"type": "object", "propertyNames": {"enum": names}})
+    assert accepts(made, Bytes(), {"name7": 1}) and not accepts(made, Bytes(), {"x": 1})
+    schema = {"propertyNames": {"enum": names, "pattern": "[13]$", "const": "name11"},
+              "patternProperties": {"1": {"type": "string"}, "^x": {}}, "properties": {"name11": {"minLength": 2}}}
+    made = prepare(schema).schema
+    assert made["properties"] == {"name11": {"allOf": [{"minLength": 2}, {"type": "string"}]}}
+    assert made["additionalProperties"] is False and "patternProperties" not in made
+
+
+def test_a_pattern_with_the_letters_of_one_that_was_written_here():
+    made = {"^a$": True}
+    property_names.add(made, "^a$", {"minimum": 1})
+    assert made == {"^a$": {"minimum": 1}}
+    with pytest.raises(property_names.TooLarge):
+        property_names.add(made, property_names.rewriting.Ours("^a$"), True)

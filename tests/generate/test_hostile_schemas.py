@@ -65,8 +65,45 @@ def test_integers_that_the_matcher_would_end_the_process_with(schema):
 @pytest.mark.parametrize("pattern", ["^" + "(|(?=a))" * 40 + "b", "^((a?){20}){20}(?!.*b)$", "a?" * 3000 + "(?!b)",
                                      "(?!" + "(a|b|c)*" * 30 + "d)", "(a|aa)+(?!b)(a|aa)+$" * 10])
 def test_patterns_that_take_long_end_early(pattern, monkeypatch):
-    """One is left to the matcher, many are too much: by steps, which are counted."""
-    prepare({"pattern": pattern})
+    """One is refused at most, many are too much: by steps, which are counted."""
+    prepare({"pattern": pattern}, enforce="relaxed")
     monkeypatch.setattr("gomlx.schema.MAX_EFFORT", 8000)
     with pytest.raises(ValueError, match="its patterns take too long"):
         prepare({"properties": {str(i): {"pattern": f"{pattern}{i}"} for i in range(900_000 // len(pattern) % 2000)}})
+
+
+@pytest.mark.parametrize("pattern", [r"^\p{Script=Greek}.$", r"^\a\s$", r"^\p{Script=Greek}[[a]]$", "(?x) a",
+                                     "(" * 101 + "." + ")" * 101])
+def test_patterns_that_cannot_be_read_are_refused(pattern):
+    with pytest.raises(UnsupportedSchema, match="/items: pattern: a pattern that cannot be read"):
+        prepare({"items": {"pattern": pattern}})
+    with pytest.raises(UnsupportedSchema, match="/items: patternProperties: a pattern that cannot be read"):
+        prepare({"items": {"patternProperties": {pattern: True}}})
+    assert prepare({"items": {"pattern": pattern}}, enforce="relaxed").schema == {"items": {}}
+
+
+CHAIN = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 5} for i in range(9)} | {"d9": {"minLength": 1}}
+
+
+@pytest.mark.parametrize("schema", [
+    {"$defs": CHAIN, "oneOf": [{"$ref": "#/$defs/d0"}, {"type": "string"}]},
+    {"$defs": CHAIN, "oneOf": [{"$ref": "#/$defs/d0"}, {"const": "abc"}]},
+    {"$defs": CHAIN, "propertyNames": {"$ref": "#/$defs/d0"}},
+    {"propertyNames": {"oneOf": [{"pattern": f"^a{i}b*"} for i in range(300)]}},
+    {"$ref": "#/x-more/k", "x-more": {"k": {"allOf": [{"pattern": f"(?!a)x{i}.*b(?=c)"} for i in range(300)]}}}],
+    ids=range(5))
+def test_comparisons_are_counted(schema, monkeypatch):
+    monkeypatch.setattr("gomlx.schema.MAX_EFFORT", 8000)
+    with pytest.raises(ValueError, match="its patterns take too long"):
+        prepare(schema)
+
+
+def test_patterns_of_very_many_parts():
+    with pytest.raises(ValueError, match="^schema: its patterns"):
+        prepare({"pattern": "(?!a)" + "[ab]?" * 2000 + "c"})
+
+
+@pytest.mark.parametrize("inner", [{"type": [{}], "const": 1}, {"required": 3}, {"type": 3, "enum": 3}])
+def test_forms_of_what_is_not_to_hold(inner):
+    with pytest.raises(UnsupportedSchema, match="not: no grammar"):
+        prepare({"not": inner})

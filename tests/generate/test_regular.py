@@ -22,7 +22,8 @@ PATTERNS = [
     r"(^(?!a{2}))(^[a-c]+$)", r"^((?=a)b|c)$|^$", r"a(?=b$)", r"(^|c)a(c|$)", r"^(?:(?!-)[a-c-]{0,2}[a-c]\.)+$",
     r"^(?:a(?=b)|b(?=a))*.$", r"^.{0,2}(?<=a)b", r"^a{2,3}?b*?$", r"(?P<x>a)b|^c$", r"^(a(?!b))+c?", r"b\B", r"^(?!)a",
     r"[^\w.-]", r"^[a-c](?!.*--)[a-c-]*$", r"^(([ab](?!c)){2}|c)$", r"^([a-c]-?){2,}(?<!-)$", r"(a|b)(?!\b)",
-    r"^(?![a-c]{1,3}(-[a-c]){2})[a-c-]*$", r"^(?=.*a)(?=.*b)[abc]+$", r"^.*a", r"a.*b.*", r"^", r"$", r"", r"^$|^a"]
+    r"^(?![a-c]{1,3}(-[a-c]){2})[a-c-]*$", r"^(?=.*a)(?=.*b)[abc]+$", r"^.*a", r"a.*b.*", r"^", r"$", r"", r"^$|^a",
+    r"^(^(a|b)+$|^c|a$)$", r"^(^(a|b)+$|(^c|a)$)", r"(^(a|b)|^c)$"]
 
 
 def found(pattern, text):
@@ -64,8 +65,9 @@ def test_random_patterns():
     rng, made = random.Random(5), 0
     for _ in range(150):
         pattern = random_pattern(rng)
-        parts, other = rewriting.rewritten(pattern), rewriting.opposite(pattern)
-        if parts == (pattern,) and re.search(r"\(\?[=!<]|\\b|\\B", pattern):
+        try:
+            parts, other = rewriting.rewritten(pattern), rewriting.opposite(pattern)
+        except (automaton.TooLarge, syntax.Unreadable):
             continue                                # an assertion that is repeated, say
         made += 1
         for text in TEXTS[1:45]:                    # \B, in Python, is not in the empty text
@@ -122,8 +124,11 @@ def test_the_matchers_syntax(pattern, wanted):
     r"(a)\1", r"\k<a>", "(?>a)", "a++", "(a", "a)", "*", "[b-a]", "[a", r"\p{Grh}", r"\P{Graph}", "a{3,2}", "a{,3}",
     r"\y", "(?x)a", r"\u{110000}", "(" * 200 + ")" * 200, "\\", r"(?=a|b)*(?:\b)*" + "(", r"(?:(?=a)|b){2}",
     r"(?<=a(?=b))b"])
-def test_what_is_left_to_the_matcher(pattern):
-    assert rewriting.rewritten(pattern) == (pattern,) and rewriting.opposite(pattern) is None
+def test_what_cannot_be_read(pattern):
+    """The matcher would read some of these, and mean something else."""
+    with pytest.raises((automaton.TooLarge, syntax.Unreadable)):
+        rewriting.rewritten(pattern)
+    assert rewriting.opposite(pattern) is None
     assert rewriting.matches(pattern, "a") is None and not rewriting.exclude(pattern, "a")
 
 
@@ -149,4 +154,47 @@ def test_sets_of_characters():
 def test_patterns_take_no_longer_than_was_allowed():
     with pytest.raises(automaton.Exhausted), automaton.effort(200):
         rewriting.rewritten("^" + "(|(?=a))" * 30 + "b#")
-    assert rewriting.rewritten("^" + "(|(?=a))" * 30 + "b#") == ("^" + "(|(?=a))" * 30 + "b#",)
+    with pytest.raises(automaton.TooLarge):
+        rewriting.rewritten("^" + "(|(?=a))" * 30 + "b#")
+
+
+@pytest.mark.parametrize("pattern", [r"^(?!a).*", r"^(?:(?!a)[ab]*|x)c$", r"[a-z]*(?<!-)$", r"^(?!a)[ab]*$"])
+def test_what_an_assertion_stands_before_may_be_empty(pattern):
+    for text in ("", "a", "b", "c", "ac", "bc", "xc", "-", "a-"):
+        wanted = found(pattern, text) is not None
+        assert all(found(one, text) for one in rewriting.rewritten(pattern)) == wanted, text
+        assert (found(rewriting.opposite(pattern), text) is None) == wanted, text
+    assert not rewriting.exclude("^(?!a).*", "^$")
+
+
+def test_what_was_written_here_is_read_as_it_is_meant():
+    made = rewriting.rewritten(r"^(?!a)\p{L}+$")
+    assert "--[a]" in made[0]
+    shown = rewriting.with_word(made, 60, None)[0]
+    assert rewriting.matches(rewriting.Ours(shown), "b" * 60) and not rewriting.matches(rewriting.Ours(shown), "A]]AA")
+    other = rewriting.opposite(rewriting.opposite(r"^(?!a)\p{L}+$"))
+    assert isinstance(other, rewriting.Ours)
+    assert [rewriting.matches(other, one) for one in ("b", "a", "A]]", "1")] == [True, False, False, False]
+    pattern = r"^[[\p{L}--[a]]]$"                   # a schema's own is of three characters, the others are ]
+    assert rewriting.matches(pattern, "-]]") and not rewriting.matches(pattern, "b")
+    assert rewriting.rewritten(pattern) != rewriting.rewritten(rewriting.Ours(pattern))
+
+
+def test_what_is_known_costs_as_much():
+    patterns = [f"^(?!a).*b{{{i}}}(?=c)" for i in range(2, 5)]
+
+    def cost():
+        with automaton.effort(10 ** 6):
+            for one in patterns:
+                rewriting.rewritten(one), rewriting.opposite(one), rewriting.exclude(one, "^x")
+            return 10 ** 6 - automaton._effort.get()[0]
+    assert cost() == cost() > 100
+    first = cost()
+    patterns *= 5
+    assert cost() == first
+
+
+@pytest.mark.parametrize("pattern", ["^(?:" + "(?!a)[ab]?" * 3000 + ")c$", "[ab]{1,2}(?<!a)" * 1500])
+def test_many_assertions_end_early(pattern):
+    with pytest.raises(automaton.Exhausted), automaton.effort(80_000):
+        rewriting.rewritten(pattern)

@@ -12,9 +12,11 @@ A place in a text is known by what came before (a Context); what may still come 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gomlx._generation.regular import characters as sets
 from gomlx._generation.regular import syntax
@@ -24,6 +26,8 @@ from gomlx._generation.regular.syntax import ANYTHING, Alt, Cat, Chars, End, Loo
 MOST_PARTS = 64                 # sets of characters that a pattern tells apart
 MOST_STEPS = 30_000             # of one machine
 LARGE_TREE = 24                 # parts from which on a step counts more than once
+UNLIMITED = 1 << 60
+Result = TypeVar("Result")
 
 
 class TooLarge(ValueError):
@@ -35,16 +39,18 @@ class Exhausted(ValueError):
 
 
 _effort: ContextVar[list[int] | None] = ContextVar("effort", default=None)      # steps that are left
+_charged: ContextVar[set[object]] = ContextVar("charged")       # calls of remembered() that have been paid for
 
 
 @contextlib.contextmanager
 def effort(steps: int) -> Iterator[None]:
     """Within it, all patterns together take so many steps at most, or Exhausted is raised."""
-    token = _effort.set([steps])
+    token, others = _effort.set([steps]), _charged.set(set())
     try:
         yield
     finally:
         _effort.reset(token)
+        _charged.reset(others)
 
 
 def spend(steps: int) -> None:
@@ -53,6 +59,40 @@ def spend(steps: int) -> None:
         left[0] -= steps
         if left[0] < 0:
             raise Exhausted("its patterns take too long to compare and to say otherwise")
+
+
+def remembered(size: int) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """A cache whose hits cost, once within an effort(), the steps that the first call took: what is too much does not
+    depend on what was asked before it."""
+    def around(function):
+        @functools.lru_cache(size, typed=True)
+        def known(*arguments):
+            left = _effort.get()
+            before = left[0]
+            try:
+                made = function(*arguments)
+            except (TooLarge, syntax.Unreadable) as error:
+                made = type(error)(*error.args)     # another one: it is raised more than once
+            return made, before - left[0]
+
+        @functools.wraps(function)
+        def call(*arguments):
+            left = _effort.get()
+            if left is None:
+                with effort(UNLIMITED):
+                    return call(*arguments)
+            before, key = left[0], (function, *map(type, arguments), *arguments)
+            made, cost = known(*arguments)
+            if key not in _charged.get():
+                spend(cost - (before - left[0]))    # nothing more where it was made now
+                _charged.get().add(key)
+            if isinstance(made, TooLarge | syntax.Unreadable):
+                raise type(made)(*made.args)
+            return made
+
+        return call
+
+    return around
 
 
 class Term(syntax.Hashed):

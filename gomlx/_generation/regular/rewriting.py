@@ -2,7 +2,6 @@
 rewriting keeps exactly the texts in which the pattern matches somewhere."""
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from gomlx._generation.regular import automaton, syntax
@@ -14,19 +13,23 @@ SMALL = 24, 400                 # states, and letters, up to which one pattern i
 LARGE = 200, 6000               # up to which it is tried
 MOST_COMPARED = 3000            # states of two patterns together
 MOST_GROUPS = 150               # within one another, of what the matcher reads
+MOST_BEGUN = 2000               # parts of what an assertion is put into, each time anew
+COSTLY = 10                     # ranges of sets that take a step to write
 MOST_LETTERS = 2000             # of a text that is looked for
 MOST_FOLLOWED = 4               # texts of each length
 ONE = Chars(sets.ALL)
 
 
-@functools.lru_cache(1024)
+class Ours(str):
+    """A pattern that was written here: where it is read again, [\\p{L}--[a]] is what the matcher means by it. Caches
+    tell it from a schema's own pattern of the same letters."""
+
+
+@automaton.remembered(1024)
 def rewritten(pattern: str) -> tuple[str, ...]:
-    """Patterns that all match where this one does; itself where it cannot be read, or said otherwise: then the matcher
-    refuses it."""
-    try:
-        tree = read(pattern)
-    except syntax.Unreadable:
-        return (pattern,)
+    """Patterns that all match where this one does. Unreadable, TooLarge: it cannot be read, or said otherwise. The
+    matcher, which means something else by some of these, never gets them as they are."""
+    tree = read(pattern)
     plain = _between_anchors(tree)
     if plain is not None:
         return (plain,) if plain else ()
@@ -35,20 +38,17 @@ def rewritten(pattern: str) -> tuple[str, ...]:
             return ways()
         except (TooLarge, syntax.Unreadable):
             continue
-    return (pattern,)
+    raise TooLarge("the matcher's syntax cannot say it, or not shortly")
 
 
-@functools.lru_cache(1024)
+@automaton.remembered(1024)
 def one_of_names(pattern: str) -> str:
     """The same for names of properties, which one pattern has to say."""
     made = rewritten(pattern)
-    try:
-        return made[0] if len(made) == 1 else _as_one(read(pattern), LARGE) if made else ""
-    except (TooLarge, syntax.Unreadable):
-        return pattern
+    return made[0] if len(made) == 1 else _as_one(read(pattern), LARGE) if made else ""
 
 
-@functools.lru_cache(1024)
+@automaton.remembered(1024)
 def opposite(pattern: str) -> str | None:
     """A pattern that matches all other texts; None: it cannot be said."""
     try:
@@ -58,7 +58,7 @@ def opposite(pattern: str) -> str | None:
         return None
 
 
-@functools.lru_cache(4096)
+@automaton.remembered(4096)
 def exclude(one: str, other: str) -> bool:
     """Whether it is certain that no text has matches of both patterns."""
     try:
@@ -72,17 +72,17 @@ def with_word(patterns: tuple[str, ...], least: int, most: int | None) -> tuple[
     """The same patterns, the first of them with a text as an alternative that all of them match and that has least to
     most characters. The matcher, which looks for one before it takes several conditions, finds it there."""
     word = word_of(patterns, least, most)
-    if word is None or (found := _bodies(read(patterns[0]))) is None:
+    if word is None or (found := _bodies(read(patterns[0], True))) is None:
         return patterns
     return (whole(syntax.alt([word, *map(_unanchored, found)])), *patterns[1:])
 
 
-@functools.lru_cache(256)
+@automaton.remembered(256)
 def word_of(patterns: tuple[str, ...], least: int, most: int | None) -> Node | None:
     """A text, of least to most characters, that these patterns match; None: none was found. Of the texts of each length
     those are followed further that need the fewest more characters."""
     try:
-        return _word_of([read(one) for one in patterns], least, most)
+        return _word_of([read(one, True) for one in patterns], least, most)
     except (TooLarge, syntax.Unreadable):
         return None
 
@@ -109,25 +109,47 @@ def matches(pattern: str, text: str) -> bool | None:
     """Whether a text has a match; None: that is not known."""
     try:
         tree = read(pattern)
-        machine = automaton.Machine([tree])
-        term, context = anywhere(tree), machine.start()
-        for c in text:
-            part = next(i for i, one in enumerate(machine.parts) if any(low <= ord(c) <= high for low, high in one))
-            term, context = machine.derivative(term, context, part), machine.after(context, part)
-        return machine.may_end(term, context)
-    except (TooLarge, syntax.Unreadable, StopIteration):    # a half of a surrogate pair is in no part
+        return follows(automaton.Machine([tree]), anywhere(tree), text)
+    except (TooLarge, syntax.Unreadable):
         return None
 
 
-def read(pattern: str) -> Node:
+def follows(machine: automaton.Machine, term: automaton.Term, text: str) -> bool | None:
+    """Whether a text is one of a term's; None: it has half of a surrogate pair, which is in no part."""
+    context = machine.start()
+    for c in text:
+        part = next((i for i, one in enumerate(machine.parts) if any(low <= ord(c) <= high for low, high in one)), None)
+        if part is None:
+            return None
+        term, context = machine.derivative(term, context, part), machine.after(context, part)
+    return machine.may_end(term, context)
+
+
+def read(pattern: str, is_ours: bool = False) -> Node:
     """The tree of a pattern, without what says nothing at open ends, and with assertions of one character put into
-    the characters beside them."""
+    the characters beside them. is_ours, or Ours: it was written here."""
     automaton.spend(len(pattern))
-    return syntax.alt([_open(one) for one in _branches(_inwards(syntax.parse(pattern)))])
+    parsed = syntax.parse(pattern, is_ours or isinstance(pattern, Ours))
+    automaton.spend(sum(len(one.set) for one in syntax.inside(parsed) if isinstance(one, Chars)) // COSTLY)
+    tree = _inwards(parsed)
+    return syntax.alt([_open(one) for one in _apart_from_anchors(tree)])
 
 
 def _branches(tree):
     return tree.parts if isinstance(tree, Alt) else (tree,)
+
+
+def _apart_from_anchors(tree):
+    """Alternatives; those of a group that stands beside anchors alone, as in ^(^a$|b)$, have these anchors each."""
+    for branch in _branches(tree):
+        parts = _parts(branch)
+        inner = [i for i, one in enumerate(parts) if not isinstance(one, Start | End)]
+        if len(parts) > 1 and len(inner) == 1 and isinstance(parts[inner[0]], Alt) and \
+                syntax.has_assertions(parts[inner[0]]):
+            at = inner[0]
+            yield from (syntax.cat([*parts[:at], one, *parts[at + 1:]]) for one in _apart_from_anchors(parts[at]))
+        else:
+            yield branch
 
 
 def _parts(node):
@@ -168,6 +190,7 @@ def _is_shorter(parts, at):
 
 def _inwards(node):
     """With (?!c), (?=c), (?<!c) and (?<=c) put into what is beside them, where this is one character at least."""
+    automaton.spend(1)
     if isinstance(node, Alt):
         return syntax.alt([_inwards(one) for one in node.parts])
     if isinstance(node, Rep):
@@ -179,11 +202,11 @@ def _inwards(node):
     parts = [_inwards(one) for one in node.parts]
     for i in range(len(parts) - 1, -1, -1):
         if _is_of_one(parts[i], True):
-            beside = _beginning(syntax.cat(parts[i + 1:]), _allowed(parts[i]))
+            beside = _begun(syntax.cat(parts[i + 1:]), _allowed(parts[i]))
             parts[i:] = parts[i:] if beside is None else _parts(beside)
     for i in range(len(parts)):
         if i < len(parts) and _is_of_one(parts[i], False):
-            beside = _beginning(_turned(syntax.cat(parts[:i])), _allowed(parts[i]))
+            beside = _begun(_turned(syntax.cat(parts[:i])), _allowed(parts[i]))
             if beside is not None:
                 return _inwards(syntax.cat([_turned(beside), *parts[i + 1:]]))
     return syntax.cat(parts)
@@ -197,8 +220,17 @@ def _allowed(look):
     return sets.complement(look.part.set) if look.is_negative else look.part.set
 
 
+def _begun(node, allowed):
+    """What of a tree begins with one of these characters; None: that cannot be said, or it may be empty: what is
+    behind it decides then."""
+    automaton.spend(1 + len(syntax.inner(node)))
+    found = None if syntax.width(node)[0] == 0 else _beginning(node, allowed)
+    return None if found is None or syntax.size(found) > MOST_BEGUN else found
+
+
 def _beginning(node, allowed):
-    """What of a tree begins with one of these characters; None: that cannot be said, or it may be empty."""
+    """The same without what is empty of a tree that may be."""
+    automaton.spend(1 + len(syntax.inner(node)) // automaton.LARGE_TREE)
     if isinstance(node, Chars):
         return Chars(found) if (found := sets.intersection(node.set, allowed)) else syntax.NOTHING
     if isinstance(node, Alt):
@@ -239,7 +271,7 @@ def whole(node: Node) -> str:
     """The pattern of the texts that a tree matches from beginning to end."""
     if _depth(node) > MOST_GROUPS:
         raise TooLarge("too many groups within one another")
-    return f"^(?:{syntax.written(node)})$"
+    return Ours(f"^(?:{syntax.written(node)})$")
 
 
 def _depth(node):

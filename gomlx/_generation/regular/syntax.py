@@ -4,6 +4,7 @@ A tree is made of Chars, Cat, Alt and Rep, and of the assertions Start, End, Wor
 say something of the place."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ class Hashed:
     def __hash__(self) -> int:
         found: int | None = self.__dict__.get("_hash")
         if found is None:
-            found = hash((type(self), *self.__dict__.values()))
+            found = hash((type(self), *(value for name, value in self.__dict__.items() if name[0] != "_")))
             self.__dict__["_hash"] = found
         return found
 
@@ -137,8 +138,23 @@ def has_assertions(node: Node) -> bool:
     return any(isinstance(one, Start | End | Word | Look) for one in inside(node))
 
 
+def size(node: Node) -> int:
+    """The number of its parts, kept: a part that stands in it twice is not counted through again."""
+    found: int | None = node.__dict__.get("_size")
+    if found is None:
+        found = node.__dict__["_size"] = 1 + sum(map(size, inner(node)))
+    return found
+
+
 def width(node: Node) -> tuple[int, int | None]:
     """The least and the largest number of characters that match; None: any number."""
+    found: tuple[int, int | None] | None = node.__dict__.get("_width")
+    if found is None:
+        found = node.__dict__["_width"] = _width(node)
+    return found
+
+
+def _width(node):
     if isinstance(node, Chars):
         return 1, 1
     if isinstance(node, Cat | Alt):
@@ -165,14 +181,15 @@ MAX_DEPTH = 100                 # of groups within one another
 MAX_REPEATS = 100_000
 
 
-def parse(pattern: str) -> Node:
-    """The tree of a pattern. Unreadable: it cannot be read."""
-    return _Reader(pattern).whole()
+def parse(pattern: str, is_ours: bool = False) -> Node:
+    """The tree of a pattern. is_ours: written() wrote it, which has classes within classes. Unreadable: it cannot be
+    read."""
+    return _Reader(pattern, is_ours).whole()
 
 
 class _Reader:
-    def __init__(self, pattern):
-        self.text, self.at = pattern, 0
+    def __init__(self, pattern, is_ours):
+        self.text, self.at, self.is_ours = pattern, 0, is_ours
         self.ignores_case = self.dot_is_all = False
         self.depth = 0
 
@@ -304,6 +321,8 @@ class _Reader:
             return self.property(c == "P")
         if c in "xu":
             code = self.code(c)
+        elif c == "U" and self.is_ours:
+            code, self.at = self.hexadecimal(self.text[self.at:self.at + 8], 8), self.at + 8
         elif c == "c":
             code = ord(self.take()) % 32
         elif c in ESCAPES:
@@ -380,7 +399,19 @@ class _Reader:
 
     def member(self):
         c = self.take()
+        if c == "[" and self.is_ours:
+            return self.difference()
         return self.escape(True) if c == "\\" else ((ord(c), ord(c)),)
+
+    def difference(self):
+        """[\\p{L}--[a]]: a category without some characters."""
+        whole = self.member()
+        if not self.next_is("--["):
+            raise Unreadable("a class within a class")
+        found = sets.difference(whole, self.characters())
+        if not self.next_is("]"):
+            raise Unreadable("a class within a class")
+        return found
 
 
 # ---- writing ----
@@ -420,6 +451,7 @@ def _class(found):
     return f"[^{_members(other)}]" if len(other) <= len(found) else f"[{_members(found)}]"
 
 
+@functools.lru_cache(256)
 def _members(found):
     made, left = "", found
     for name in CATEGORIES if len(found) > MANY else ():
