@@ -109,7 +109,7 @@ static void build(gm_scope *s, const gm_batch_state *b, gm_array **out) {
     const gm_attention_spec spec = {.n_heads = HEADS, .n_kv_heads = HEADS, .head_dim = DIM, .scale = 0.25f};
     gm_array *x = noise(s, n, HEADS * DIM), *gates = noise(s, n, HEADS), *conv = noise(s, n, CHANNELS);
     gm_array *angles = gm_reshape(s, noise(s, n, 2 * HALF), 3, (int64_t[]){n, 2, HALF});
-    out[0] = gm_cached_attention(s, &(gm_attention_inputs){x, x, x, angles, GM_NONE}, b, &spec);
+    out[0] = gm_cached_attention(s, &(gm_attention_inputs){x, x, x, angles, GM_NONE, GM_NONE, GM_NONE}, b, &spec);
     out[1] = gm_cached_conv(s, conv, noise(s, CHANNELS, TAPS), b, 1);
     out[2] = gm_cached_gated_delta(s, &(gm_delta_inputs){x, x, x, gates, gates}, b,
                                    &(gm_delta_spec){.slot = 2, .n_key_heads = HEADS, .n_value_heads = HEADS});
@@ -175,14 +175,14 @@ static void misfits(void) {
     gm_array *x = noise(s, 3, HEADS * DIM), *two = noise(s, 2, HEADS * DIM);
     gm_array *angles = gm_reshape(s, noise(s, 3, 2 * HALF), 3, (int64_t[]){3, 2, HALF});
     gm_array *fit = gm_reshape(s, noise(s, 2, 2 * HALF), 3, (int64_t[]){2, 2, HALF});
-    CHECK(!gm_cached_attention(s, &(gm_attention_inputs){x, x, x, angles, GM_NONE}, b, &spec));
+    CHECK(!gm_cached_attention(s, &(gm_attention_inputs){x, x, x, angles, GM_NONE, GM_NONE, GM_NONE}, b, &spec));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "cached_attention: the batch has 2 rows, x has 3");
-    CHECK(!gm_cached_attention(s, &(gm_attention_inputs){two, two, two, fit, GM_NONE}, b, &spec));
+    CHECK(!gm_cached_attention(s, &(gm_attention_inputs){two, two, two, fit, GM_NONE, GM_NONE, GM_NONE}, b, &spec));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "slot 3 of caches of 3 slots");
-    CHECK(!gm_cached_attention(s, &(gm_attention_inputs){two, two, two, angles, GM_NONE}, b,
+    CHECK(!gm_cached_attention(s, &(gm_attention_inputs){two, two, two, angles, GM_NONE, GM_NONE, GM_NONE}, b,
                                &(gm_attention_spec){.n_heads = HEADS, .n_kv_heads = HEADS, .head_dim = DIM}));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "angles are float32(3,2,8), expected float32(2,2,half)");
-    CHECK(!gm_cached_attention(s, &(gm_attention_inputs){NULL, two, two, fit, GM_NONE}, b, &spec));
+    CHECK(!gm_cached_attention(s, &(gm_attention_inputs){NULL, two, two, fit, GM_NONE, GM_NONE, GM_NONE}, b, &spec));
     gm_scope_close(s);
     batch_state_free(b);
 }
