@@ -5,7 +5,8 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass
+
+import models
 
 import gomlx.core as mx
 from gomlx import nn, optimizers
@@ -14,20 +15,7 @@ from gomlx.utils import tree_flatten
 d = mx.distributed
 RANK, SCALE = 16, 2.0
 SUM_BYTES = (1 << 20, 32 << 20, 256 << 20)
-
-
-@dataclass(frozen=True)
-class Shape:
-    layers: int
-    hidden: int
-    mlp: int
-    heads: int
-    kv_heads: int
-    vocab: int
-
-
-SHAPES = {"llama8b": Shape(32, 4096, 14336, 32, 8, 128256),            # Llama-3.1-8B
-          "tiny": Shape(2, 64, 128, 4, 2, 256)}
+SHAPES = {"llama8b": models.SHAPES["llama8b"], "tiny": models.Shape(2, 64, 128, 4, 2, 16, 256, 5e5, 1024)}
 
 
 class Adapted(nn.Module):

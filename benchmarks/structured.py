@@ -6,6 +6,7 @@
 Both kinds generate as many tokens, in turn, with 1 and 16 members. The schema has 5 kB, and a text that does not end
 before the tokens do. "tokens/s" is the median of the rounds with [least..greatest], "x" the median of the ratios of
 rounds. "first token" is the time to it: free, with a schema that was not seen before, with one that was.
+The file has to name an id that ends texts, and a vocabulary of a true size makes the cost true.
 --server: the same file, schema and numbers of tokens in llama.cpp's server, one request at a time."""
 import argparse
 import contextlib

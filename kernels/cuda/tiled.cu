@@ -367,20 +367,7 @@ TILED_X(affine4, tiles_of_affine4<64, GM_T_F16>)
     KERNEL_AHEAD(gm_tiled_##name, cuda_packed_args, TILED_THREADS) {                                                   \
         tiled_product<__VA_ARGS__>(a, block_index_y() * a.pass, block_index(), block_count());                         \
     }
-#define TILED_GROUP(group)                                                                                             \
-    TILED(affine4_##group##_f16, tiles_of_affine4<group, GM_T_F16>)                                                    \
-    TILED(affine4_##group##_bf16, tiles_of_affine4<group, GM_T_BF16>)                                                  \
-    TILED(affine4_##group##_f32, tiles_of_affine4<group, GM_T_F32>)
-TILED(f16, tiles_of_halves<false>)
-TILED(bf16, tiles_of_halves<true>)
-TILED(q4_0, tiles_of_q4_0)
-TILED(q8_0, tiles_of_q8_0)
-TILED(q4_k, tiles_of_q4_k)
-TILED(q6_k, tiles_of_q6_k)
-TILED(mxfp4, tiles_of_mxfp4)
-TILED_GROUP(32)
-TILED_GROUP(64)
-TILED_GROUP(128)
+ALL_TILES(TILED)
 
 /* ---- mixtures of experts: a pair of token and expert has a row of its own, as many blocks each ---- */
 DEVICE cuda_matrix expert_matrix(const cuda_matrix &stack, int64_t expert, int64_t rows, int64_t k) {
@@ -403,15 +390,4 @@ template <class TILES> DEVICE void tiled_expert(const cuda_packed_args &a) {
 }
 #define EXPERT(name, ...)                                                                                              \
     KERNEL_AHEAD(gm_expert_tiled_##name, cuda_packed_args, TILED_THREADS) { tiled_expert<__VA_ARGS__>(a); }
-#define EXPERT_GROUP(group)                                                                                            \
-    EXPERT(affine4_##group##_f16, tiles_of_affine4<group, GM_T_F16>)                                                   \
-    EXPERT(affine4_##group##_bf16, tiles_of_affine4<group, GM_T_BF16>)                                                 \
-    EXPERT(affine4_##group##_f32, tiles_of_affine4<group, GM_T_F32>)
-EXPERT(q4_0, tiles_of_q4_0)
-EXPERT(q8_0, tiles_of_q8_0)
-EXPERT(q4_k, tiles_of_q4_k)
-EXPERT(q6_k, tiles_of_q6_k)
-EXPERT(mxfp4, tiles_of_mxfp4)
-EXPERT_GROUP(32)
-EXPERT_GROUP(64)
-EXPERT_GROUP(128)
+QUANTISED_TILES(EXPERT)

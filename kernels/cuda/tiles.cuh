@@ -339,4 +339,23 @@ template <class TILES> struct tile_bytes {
     }
     METHOD tile_bytes operator+(int64_t n) const { return {rows, row, first + (uint32_t)n}; }
 };
+
+/* KERNEL_OF(name, form) for each form of tiles: of quantised matrices, and of all. */
+#define AFFINE4_TILES(KERNEL_OF, group)                                                                                \
+    KERNEL_OF(affine4_##group##_f16, tiles_of_affine4<group, GM_T_F16>)                                                \
+    KERNEL_OF(affine4_##group##_bf16, tiles_of_affine4<group, GM_T_BF16>)                                              \
+    KERNEL_OF(affine4_##group##_f32, tiles_of_affine4<group, GM_T_F32>)
+#define QUANTISED_TILES(KERNEL_OF)                                                                                     \
+    KERNEL_OF(q4_0, tiles_of_q4_0)                                                                                     \
+    KERNEL_OF(q8_0, tiles_of_q8_0)                                                                                     \
+    KERNEL_OF(q4_k, tiles_of_q4_k)                                                                                     \
+    KERNEL_OF(q6_k, tiles_of_q6_k)                                                                                     \
+    KERNEL_OF(mxfp4, tiles_of_mxfp4)                                                                                   \
+    AFFINE4_TILES(KERNEL_OF, 32)                                                                                       \
+    AFFINE4_TILES(KERNEL_OF, 64)                                                                                       \
+    AFFINE4_TILES(KERNEL_OF, 128)
+#define ALL_TILES(KERNEL_OF)                                                                                           \
+    KERNEL_OF(f16, tiles_of_halves<false>)                                                                             \
+    KERNEL_OF(bf16, tiles_of_halves<true>)                                                                             \
+    QUANTISED_TILES(KERNEL_OF)
 #endif

@@ -211,17 +211,4 @@ template <class FORM, int SLOTS, int COLUMNS> DEVICE void wide_product(const cud
     WIDE_OF(few_64, name, WIDE_FEW, 64, __VA_ARGS__)                                                                   \
     WIDE_OF(many_32, name, WIDE_MANY(32), 32, __VA_ARGS__)                                                             \
     WIDE_OF(many_64, name, WIDE_MANY(64), 64, __VA_ARGS__)
-#define WIDE_GROUP(group)                                                                                              \
-    WIDE(affine4_##group##_f16, tiles_of_affine4<group, GM_T_F16>)                                                     \
-    WIDE(affine4_##group##_bf16, tiles_of_affine4<group, GM_T_BF16>)                                                   \
-    WIDE(affine4_##group##_f32, tiles_of_affine4<group, GM_T_F32>)
-WIDE(f16, tiles_of_halves<false>)
-WIDE(bf16, tiles_of_halves<true>)
-WIDE(q4_0, tiles_of_q4_0)
-WIDE(q8_0, tiles_of_q8_0)
-WIDE(q4_k, tiles_of_q4_k)
-WIDE(q6_k, tiles_of_q6_k)
-WIDE(mxfp4, tiles_of_mxfp4)
-WIDE_GROUP(32)
-WIDE_GROUP(64)
-WIDE_GROUP(128)
+ALL_TILES(WIDE)
