@@ -171,7 +171,7 @@ class Link:
         """On a GPU: sums come as two operations, of shares and of the whole, with an addition of the GPU between."""
         moves = self.devices
         if moves is None:
-            raise Failed(f"rank {self.ranks[self.rank]} has an array on a GPU, and no NCCL in this group")
+            raise Failed(f"rank {self.ranks[self.rank]} has an array on a GPU, but this group has no NCCL")
         if name in ("send", "recv"):
             self._between_there(name, peer, f"{dtype}{list(shape)}", x, out, line)
             return

@@ -196,9 +196,9 @@ class Machine:
         self._has_words = any(isinstance(one, Word) for one in found)
         for one in found:
             if isinstance(one, Rep) and syntax.has_assertions(one.part) and _may_be_empty(one.part):
-                raise syntax.Unreadable("what is repeated may be an assertion alone")
+                raise syntax.Unreadable("a repeated group that may be an assertion alone")
             if isinstance(one, Look) and not one.is_ahead and syntax.has_assertions(one.part):
-                raise syntax.Unreadable("an assertion behind")
+                raise syntax.Unreadable("an assertion inside a look-behind")
         used = [one.set for one in found if isinstance(one, Chars)] + [sets.WORDS] * self._has_words
         parts = sets.parts(dict.fromkeys(used), MOST_PARTS)
         if parts is None:

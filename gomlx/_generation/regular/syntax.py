@@ -196,7 +196,7 @@ class _Reader:
     def whole(self):
         made = self.alternatives()
         if self.at < len(self.text):
-            raise Unreadable("a group ends that has not begun")
+            raise Unreadable("unmatched )")
         return made
 
     def next_is(self, text):
@@ -207,7 +207,7 @@ class _Reader:
 
     def take(self):
         if self.at == len(self.text):
-            raise Unreadable("it ends too early")
+            raise Unreadable("the pattern ends too early")
         self.at += 1
         return self.text[self.at - 1]
 
@@ -232,7 +232,7 @@ class _Reader:
             return atom
         self.next_is("?")                           # which of the matches it takes: the same texts match
         if self.at < len(self.text) and self.text[self.at] in "+*?":
-            raise Unreadable("one quantifier after another")
+            raise Unreadable("multiple quantifiers")
         least, most = found
         if isinstance(atom, Start | End | Word | Look):
             return atom if least > 0 else EMPTY     # at one place it holds as often as one likes, or is left out
@@ -249,14 +249,14 @@ class _Reader:
         if end < 0 or not all(one.isascii() and one.isdigit() or not one for one in (least, most)):
             return None
         if not least:
-            raise Unreadable("a quantifier without a least number")
+            raise Unreadable("a quantifier without a minimum")
         self.at = end + 1
         return int(least), int(most) if most else None if comma else int(least)
 
     def atom(self):
         c = self.take()
         if c in "*+?":
-            raise Unreadable("there is nothing to repeat")
+            raise Unreadable("nothing to repeat")
         if c == "(":
             return self.group()
         if c == "[":
@@ -301,7 +301,7 @@ class _Reader:
 
     def closed(self, made):
         if self.take() != ")":
-            raise Unreadable("a group does not end")
+            raise Unreadable("missing ), unterminated group")
         return made
 
     def escaped(self):
@@ -359,7 +359,7 @@ class _Reader:
     def hexadecimal(digits, length=None):
         if not digits or length not in (None, len(digits)) or set(digits) - set("0123456789abcdefABCDEF") or \
                 int(digits, 16) > 0x10FFFF:
-            raise Unreadable(f"{digits!r:.20} is no code point")
+            raise Unreadable(f"{digits!r:.20} is not a code point")
         return int(digits, 16)
 
     def property(self, is_negative):
@@ -388,7 +388,7 @@ class _Reader:
             high = self.member()
             if len(low) == len(high) == 1 and low[0][0] == low[0][1] and high[0][0] == high[0][1]:
                 if high[0][0] < low[0][0]:
-                    raise Unreadable("the ends of a range are the wrong way round")
+                    raise Unreadable("a character range is out of order")
                 found.append((low[0][0], high[0][0]))
             else:
                 found += [*low, (45, 45), *high]
@@ -407,10 +407,10 @@ class _Reader:
         """[\\p{L}--[a]]: a category without some characters."""
         whole = self.member()
         if not self.next_is("--["):
-            raise Unreadable("a class within a class")
+            raise Unreadable("nested character class")
         found = sets.difference(whole, self.characters())
         if not self.next_is("]"):
-            raise Unreadable("a class within a class")
+            raise Unreadable("nested character class")
         return found
 
 
