@@ -70,12 +70,25 @@ typedef struct {
     const float *bias, *residual; /* of a row, and of all of out, which it may be; or NULL */
     /* rank 0, or a term: low [tokens, rank] = scale * x @ down.T, and out has low @ up.T added, of factors rounded too.
      * down [rank, k] and up [rows, rank] where turned, else down [rows, rank] and up [rank, k], with low = scale * x @
-     * down. */
+     * down. out NULL, where turned: low alone, without up. */
     int64_t rank;
     const float *down, *up;
     float scale;
     float *low;
 } gm_rounded_matmul_args;
+/* loss [n] = log(sum(exp(logits))) - logits[target] for logits x @ weight.T + bias, of factors rounded as above, after
+ * the cap where there is one; grad [n, k], or NULL: what a loss of 1 gives back to x, where what is between the two
+ * products is rounded too. The logits exist for few rows of the weight at a time. An element's bits depend on its own
+ * row of x alone. Targets are below the weight's rows; lines [n, k], which may be grad: the weight's rows of these, or
+ * NULL without grad. */
+typedef struct {
+    float *loss, *grad;
+    const float *x, *lines;
+    gm_matrix weight;
+    const float *bias; /* [rows] or NULL */
+    const int32_t *targets;
+    float softcap; /* 0: none */
+} gm_rounded_loss_args;
 typedef struct { /* out [tokens, rows] = act(x @ gate.T) * (x @ up.T); n: tokens */
     void *out;
     gm_row_form out_form; /* int8: rows is a multiple of 32, and both formats are of blocks */

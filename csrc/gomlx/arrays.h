@@ -78,6 +78,8 @@ typedef struct {
 /* A packed matrix that reads rows of sequences, and the trained matrices a [rank, k] and b [rows, rank] of a term
  * beside it, whose gradients are summed from sum_a and sum_b on. bias, residual and the sums may be GM_NONE. */
 typedef struct { gm_array *x, *weight, *bias, *residual, *a, *b, *sum_a, *sum_b, *starts; } gm_rounded_inputs;
+/* Of gm_rounded_loss: float32 [n, k], packed [rows, k], float32 [rows] or GM_NONE, int32 [n]. */
+typedef struct { gm_array *x, *weight, *bias, *targets; } gm_rounded_loss_inputs;
 /* float32 rows [n, k] that products read as x / rms(x) * norm, of dtype type: float32, bfloat16 or GM_PACKED
  * activations. norm, float32 [k], may be GM_NONE: x as it is. */
 typedef struct {

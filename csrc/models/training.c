@@ -2,7 +2,8 @@
  *  (1) Weights are frozen but for those that are given as trained: gradients go back to the terms of adapters, through
  *      the matrices as they are packed.
  *  (2) A sequence's rows and their gradients have the same bits whatever else is in the pass.
- *  (3) Logits exist for a slice of the rows at a time, together with what their loss gives back. */
+ *  (3) Logits exist for a slice of the rows at a time, together with what their loss gives back, or, where products
+ *      are rounded, for a few of the vocabulary. */
 #include <string.h>
 #include "base/memory.h"
 #include "core/device.h"
@@ -313,10 +314,8 @@ gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
 }
 
 /* ---- the loss ---- */
-/* Bytes of a slice, as far as its rows are enough; their gradient takes their place. Where products are fast it counts
- * more that each slice unpacks the head twice. */
-#define LOGIT_BYTES ((int64_t)64 << 20)
-#define ROUNDED_LOGIT_BYTES ((int64_t)160 << 20)
+#define LOGIT_BYTES                                                                                                    \
+    ((int64_t)64 << 20) /* of a slice, as far as its rows are enough; their gradient takes their place */
 #define LEAST_ROWS 64
 #define MOST_ROWS 256
 
@@ -325,7 +324,6 @@ static gm_array *head_logits(gm_scope *s, const gm_model *m, gm_array *rows, con
     gm_activation x = {.x = rows};
     head.int8 &= t->int8;
     head.bf16 &= t->int8;
-    head.rounded = t->bf16;
     gm_array *logits = linear_apply(s, &head, &x, GM_NONE);
     return m->config.final_softcap > 0 ? gm_softcap(s, logits, (float)m->config.final_softcap) : logits;
 }
@@ -341,7 +339,7 @@ static gm_array *slice_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_
     gm_array *loss = logits && target ? gm_row_loss(s, logits, target, softcap, dx ? &d : NULL) : NULL;
     if (!dx || !loss)
         return loss;
-    *dx = (t->bf16 ? gm_rounded_matmul_columns : gm_packed_matmul_columns)(s, d, m->head.weight);
+    *dx = gm_packed_matmul_columns(s, d, m->head.weight);
     /* Neither without the other, so that the logits of a slice are gone before the next one's are made. */
     gm_array *both[2] = {loss, *dx}, *done[2];
     if (!*dx || !gm_depends(s, both, 2, 2, done))
@@ -350,36 +348,47 @@ static gm_array *slice_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_
     return done[0];
 }
 
-static gm_array *training_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targets *targets) {
+static gm_status check_targets(const gm_model *m, const gm_array *x, const gm_row_targets *targets) {
     const int64_t n = targets->n;
-    if (!x)
-        return NULL;
-    if (check_products(targets->int8, targets->bf16) != GM_OK)
-        return NULL;
+    GM_TRY(check_products(targets->int8, targets->bf16));
     if (n < 1)
-        return gm_fail(GM_EVALUE, "loss: no targets, expected one at least"), NULL;
+        return gm_fail(GM_EVALUE, "loss: no targets, expected one at least");
     if (x->ndim != 2 || x->dtype != GM_FLOAT32 || x->shape[0] != n || x->shape[1] != m->config.hidden) {
         char text[128];
         array_text(x, text);
         return gm_fail(GM_ESHAPE, "loss: rows are %s for %lld targets, expected float32(%lld,%lld)", text, (long long)n,
-                       (long long)n, (long long)m->config.hidden),
-               NULL;
+                       (long long)n, (long long)m->config.hidden);
     }
     for (int64_t i = 0; i < n; i++)
         if (targets->ids[i] < 0 || targets->ids[i] >= m->config.vocab)
             return gm_fail(GM_EVALUE, "loss: target %d is outside the vocabulary of %lld", targets->ids[i],
-                           (long long)m->config.vocab),
-                   NULL;
-    int64_t share = (targets->bf16 ? ROUNDED_LOGIT_BYTES : LOGIT_BYTES) / 4 / m->config.vocab;
+                           (long long)m->config.vocab);
+    return GM_OK;
+}
+
+static gm_array *rounded_loss(gm_scope *s, const gm_model *m, gm_array *x, gm_array *ids, bool gradient) {
+    const float softcap = m->config.final_softcap > 0 ? (float)m->config.final_softcap : 0;
+    const gm_rounded_loss_inputs given = {x, m->head.weight, m->head.bias ? m->head.bias : GM_NONE, ids};
+    return gm_rounded_loss(s, &given, softcap, gradient);
+}
+
+static gm_array *training_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targets *targets) {
+    const int64_t n = targets->n;
+    if (!x || check_targets(m, x, targets) != GM_OK)
+        return NULL;
+    gm_array *ids = integers(s, targets->ids, n);
+    if (!ids || targets->bf16)
+        return ids ? rounded_loss(s, m, x, ids, targets->gradient) : NULL;
+    int64_t share = LOGIT_BYTES / 4 / m->config.vocab;
     share = share < LEAST_ROWS ? LEAST_ROWS : share > MOST_ROWS ? MOST_ROWS : share;
     const int64_t slices = (n + share - 1) / share;
-    gm_array *ids = integers(s, targets->ids, n), **losses = memory_array((size_t)slices * 2 + 1, sizeof *losses);
+    gm_array **losses = memory_array((size_t)slices * 2 + 1, sizeof *losses);
     gm_array *all = NULL;
-    for (int64_t i = 0; ids && losses && i < slices; i++) {
+    for (int64_t i = 0; losses && i < slices; i++) {
         const int64_t range[2] = {i * share, (i + 1) * share < n ? (i + 1) * share : n};
         losses[i] = slice_loss(s, m, x, targets, ids, range, targets->gradient ? &losses[slices + i] : NULL);
     }
-    if (ids && losses && slices)
+    if (losses)
         all = gm_concatenate(s, losses, (int)slices, 0);
     if (all && targets->gradient)
         all = gm_with_gradient(s, all, x, gm_concatenate(s, losses + slices, (int)slices, 0));

@@ -93,12 +93,12 @@ static gm_array *again_of(const reverse *r, int32_t segment, const gm_array *nod
     return from >= 0 && r->segment[from] == segment ? r->again[from] : NULL;
 }
 
-/* Node i over inputs of which those in its segment were made once more. */
-static gm_array *make_again(gm_scope *s, reverse *r, int64_t i, gm_array *cotangent) {
+/* A node of op in the place of node i, over inputs of which those in its segment were made once more. */
+static gm_array *make_again(gm_scope *s, reverse *r, int64_t i, const gm_op *op, gm_array *cotangent) {
     gm_array *node = r->w.nodes[i], *after, *made = NULL;
     if (node->op == &recompute_op) /* not before its cotangent is there */
         return gm_depends(s, (gm_array *[]){node, cotangent}, 2, 1, &after);
-    const int n_out = array_n_out(node);
+    const int n_out = op == node->op ? array_n_out(node) : op->n_out;
     gm_array **in = memory_array((size_t)(node->n_in + n_out) + 1, sizeof *in), **outs = in + node->n_in;
     for (int k = 0; in && k < node->n_in; k++) {
         gm_array *again = again_of(r, r->segment[i], node, k);
@@ -108,19 +108,22 @@ static gm_array *make_again(gm_scope *s, reverse *r, int64_t i, gm_array *cotang
         in[0] = gm_depends(s, (gm_array *[]){in[0], cotangent}, 2, 1, &after);
     if (in && node->op == &pick_op)
         made = array_pick(s, in[0], pick_index(node));
-    else if (in && array_nodes(s, node->op, in, node->n_in, node->param, node->param_size, n_out, outs) == GM_OK)
+    else if (in && array_nodes(s, op, in, node->n_in, node->param, node->param_size, n_out, outs) == GM_OK)
         made = outs[0];
     memory_free(in);
     return made;
 }
 
-/* The node as it is for its rule: made once more with all of its segment where it is in one. */
+/* The node as it is for its rule: made once more with all of its segment before it where it is in one. Where it was not
+ * made before, nothing but its rule reads it. */
 static gm_array *recomputed(gm_scope *s, reverse *r, int64_t at, gm_array *cotangent) {
     if (!r->segment || !r->segment[at] || is_cheap(r->segment[at]))
         return r->w.nodes[at];
-    for (int64_t i = r->w.n_inputs; i < r->w.count && !r->again[at]; i++)
-        if (r->segment[i] == r->segment[at] && !(r->again[i] = make_again(s, r, i, cotangent)))
+    for (int64_t i = r->w.n_inputs; i < r->w.count && !r->again[at]; i++) {
+        const gm_op *op = r->w.nodes[i]->op, *least = i == at && op->for_vjp ? op->for_vjp : op;
+        if (r->segment[i] == r->segment[at] && !(r->again[i] = make_again(s, r, i, least, cotangent)))
             return NULL;
+    }
     return r->again[at];
 }
 
@@ -143,7 +146,8 @@ static gm_status put_again(gm_scope *s, reverse *r, int64_t at, gm_array *cotang
     if (!is_cheap(segment) || node->op == &recompute_op)
         return GM_OK;
     for (int64_t i = r->w.n_inputs; i < r->w.count && !r->begun[segment]; i++)
-        if (r->segment[i] == segment && goes_again(r, i) && !(r->again[i] = make_again(s, r, i, cotangent)))
+        if (r->segment[i] == segment && goes_again(r, i) &&
+            !(r->again[i] = make_again(s, r, i, r->w.nodes[i]->op, cotangent)))
             return error_code();
     r->begun[segment] = true;
     for (int k = 0; k < node->n_in; k++) {
@@ -166,14 +170,15 @@ static gm_status check_inputs(const reverse *r, const gm_array *node, bool *any)
     return GM_OK;
 }
 
-static gm_status apply_rule(gm_scope *s, gm_array *node, gm_array *const *in, gm_array *const *cotangents,
-                            gm_array **grads) {
-    if (node->op->vjp)
-        node->op->vjp(s, node, in, cotangents, grads);
-    else if (node->op->compose)
+/* The rule of an op for a node of it, or of its for_vjp. */
+static gm_status apply_rule(gm_scope *s, const gm_op *op, gm_array *node, gm_array *const *in,
+                            gm_array *const *cotangents, gm_array **grads) {
+    if (op->vjp)
+        op->vjp(s, node, in, cotangents, grads);
+    else if (op->compose)
         return compose_vjp(s, node, in, cotangents[0], grads);
     else
-        return gm_fail(GM_EVALUE, "%s has no gradient", node->op->name);
+        return gm_fail(GM_EVALUE, "%s has no gradient", op->name);
     return GM_OK;
 }
 
@@ -203,7 +208,7 @@ static gm_status go_back(gm_scope *s, reverse *r, int64_t at) {
     if (status == GM_OK)
         status = put_again(s, r, at, one, in);
     if (status == GM_OK)
-        status = apply_rule(s, known, in, cotangents, grads);
+        status = apply_rule(s, node->op, known, in, cotangents, grads);
     if (status == GM_OK)
         status = error_code();
     for (int i = 0; i < node->n_in && status == GM_OK; i++) {

@@ -221,11 +221,15 @@ static bool rounded_term(gm_recorder *r, const gm_rounded_matmul_args *a, int64_
     low->sums = r->workspace(r, rows * GM_ROUNDED_RANK * sizeof(float));
     low->tiles = low->sums ? r->workspace(r, (size_t)kernels_rounded_bytes(n, a->rank)) : NULL;
     first = low->tiles ? r->workspace(r, (size_t)kernels_rounded_bytes(a->rank, depth)) : NULL;
-    second = first ? r->workspace(r, (size_t)kernels_rounded_bytes(width, a->rank)) : NULL;
     low->down = first;
-    *up = second;
-    return second && rounded_small(r, first, a->down, a->rank, depth, a->turned) &&
-           rounded_small(r, second, a->up, width, a->rank, a->turned) && (r->fence(r), true);
+    if (!first || !rounded_small(r, first, a->down, a->rank, depth, a->turned)) return false;
+    if (a->out) {
+        second = r->workspace(r, (size_t)kernels_rounded_bytes(width, a->rank));
+        if (!second || !rounded_small(r, second, a->up, width, a->rank, a->turned)) return false;
+        *up = second;
+    }
+    r->fence(r);
+    return true;
 }
 
 bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t n) {
@@ -243,12 +247,14 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
     gm_rounded_low low;
     void *memory;
     if (!rounded_term(r, a, n, &low, &up)) return false;
-    if (!tiles || !slab_workspace(r, w, slab, &memory) || !launch_workspaces(r, GM_ROUNDED_WORKSPACE, &part.workspaces))
+    if (!tiles || !slab_workspace(r, w, slab, &memory) ||
+        !launch_workspaces(r, kernels_rounded_workspace_bytes(depth), &part.workspaces))
         return false;
     part.x = tiles;
     if (a->turned) {
         low.out = a->low;
         if (!rounded_x(r, &low, a->x, w->k, n, w->k, tiles)) return false;
+        if (!a->out) return true;
     }
     for (int64_t row = 0; row < w->rows; row += slab) {
         const int64_t across = a->turned ? row : 0;
@@ -273,6 +279,85 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
         const int64_t blocks = kernels_tiles(a->turned ? part.rows : width, GM_ROUNDED_COLUMNS);
         if (!LAUNCH(r, rounded_product, &part, kernels_tiles(n, part.share) * blocks, 1, format_flags(w->format)))
             return false;
+    }
+    return true;
+}
+
+/* ---- the loss of such products ---- */
+#define LOSS_SHARE 256                 /* rows of x that share what is unpacked, about: what they sum is in a cache */
+#define LEAST_LOSS_SHARE 64            /* where threads are many */
+#define LOSS_ROWS 1024                 /* of x at a time, at most */
+#define LOSS_BYTES ((int64_t)32 << 20) /* of what is summed, about */
+#define LOSS_SLAB (GM_LOSS_PARTS * GM_LOSS_RUN)
+
+/* Rows of x at a time, whose sums are in memory. */
+static int64_t loss_rows(int64_t parts, int64_t k, int64_t n) {
+    const int64_t lines = 2 * GM_TILE_LINES, bytes = parts * kernels_loss_floats(k) * (int64_t)sizeof(float);
+    int64_t rows = LOSS_BYTES / bytes * lines;
+    rows = rows < LOSS_SHARE / 2 ? LOSS_SHARE / 2 : rows > LOSS_ROWS ? LOSS_ROWS : rows;
+    return rows < n ? rows : n;
+}
+static int64_t loss_share(const gm_recorder *r, int64_t parts, int64_t n) {
+    const int64_t lines = 2 * GM_TILE_LINES, wanted = kernels_tiles(ROUNDED_PIECES * r->threads(r), parts),
+                  most = kernels_tiles(n, LEAST_LOSS_SHARE), few = kernels_tiles(n, LOSS_SHARE),
+                  shares = wanted > most  ? most
+                           : wanted > few ? wanted
+                                          : few;
+    return kernels_tiles(kernels_tiles(n, shares), lines) * lines;
+}
+static bool loss_memory(gm_recorder *r, gm_loss_found *f, bool grad) {
+    const size_t rows = (size_t)(f->parts * f->tokens), groups = (size_t)kernels_tiles(f->tokens, 2 * GM_TILE_LINES);
+    f->weights = r->workspace(r, rows * 2 * sizeof(float));
+    f->chosen = f->weights ? r->workspace(r, (size_t)f->tokens * sizeof(float)) : NULL;
+    if (f->chosen && grad)
+        f->sums = r->workspace(r, (size_t)f->parts * groups * (size_t)kernels_loss_floats(f->k) * sizeof(float));
+    return f->chosen && (f->sums || !grad);
+}
+
+/* Of the rows of x whose tiles are part->x; memory: where a matrix that waits in its file is packed. */
+static bool loss_parts(gm_recorder *r, const gm_rounded_loss_args *a, gm_rounded_loss_part_args *part, void *memory) {
+    const gm_matrix *w = &a->weight;
+    part->share = loss_share(r, part->found.parts, part->found.tokens);
+    for (int64_t row = 0; row < w->rows; row += LOSS_SLAB) {
+        part->first = row;
+        part->rows = w->rows - row < LOSS_SLAB ? w->rows - row : LOSS_SLAB;
+        part->bias = a->bias ? a->bias + row : NULL;
+        r->fence(r);
+        if (!slab_pack(r, w, row, part->rows, memory, &part->weight)) return false;
+        slab_fence(r, w);
+        const int64_t pieces = kernels_tiles(part->found.tokens, part->share) * kernels_tiles(part->rows, GM_LOSS_RUN);
+        if (!LAUNCH(r, rounded_loss_part, part, pieces, 1, format_flags(w->format))) return false;
+    }
+    r->fence(r);
+    return true;
+}
+
+bool cpu_rounded_loss(gm_recorder *r, const gm_rounded_loss_args *a, int64_t n) {
+    const gm_matrix *w = &a->weight;
+    const int64_t runs = kernels_tiles(w->rows, GM_LOSS_RUN), parts = runs < GM_LOSS_PARTS ? runs : GM_LOSS_PARTS,
+                  some = loss_rows(parts, w->k, n);
+    gm_loss_found found = {.parts = parts, .tokens = some, .k = w->k, .softcap = a->softcap};
+    gm_rounded_loss_part_args part = {.format = w->format, .unpack = r->kernels->rounded_unpack};
+    const gm_rounded_low none = {0};
+    void *memory;
+    if (n == 0) return true;
+    uint16_t *tiles = r->workspace(r, (size_t)kernels_rounded_bytes(some, w->k));
+    if (!tiles || !loss_memory(r, &found, a->grad != NULL) ||
+        !slab_workspace(r, w, w->rows < LOSS_SLAB ? w->rows : LOSS_SLAB, &memory) ||
+        !launch_workspaces(r, kernels_loss_workspace_bytes(w->k), &part.workspaces))
+        return false;
+    for (int64_t row = 0; row < n; row += some) {
+        const int64_t at = row * w->k;
+        found.tokens = n - row < some ? n - row : some;
+        part.found = found;
+        part.x = tiles;
+        part.targets = a->targets + row;
+        if (!rounded_x(r, &none, a->x + at, w->k, found.tokens, w->k, tiles) || !loss_parts(r, a, &part, memory))
+            return false;
+        const gm_rounded_loss_end_args end = {found, a->loss + row, a->grad ? a->grad + at : NULL,
+                                              a->grad ? a->lines + at : NULL};
+        if (!LAUNCH(r, rounded_loss_end, &end, found.tokens, grain_for(w->k * parts), 0)) return false;
+        r->fence(r);
     }
     return true;
 }

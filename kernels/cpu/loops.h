@@ -224,7 +224,14 @@ typedef struct {
 #define GM_TILE_ITEMS (GM_TILE_LINES * GM_TILE_K)
 #define GM_ROUNDED_K 512       /* of a slab: whole blocks of every format */
 #define GM_ROUNDED_COLUMNS 256 /* likewise */
-#define GM_ROUNDED_WORKSPACE (2 * GM_ROUNDED_K * GM_ROUNDED_COLUMNS)
+#define GM_ROUNDED_TILES (GM_ROUNDED_K / GM_TILE_K)
+#define GM_ROUNDED_SLAB_BYTES (2 * GM_ROUNDED_K * GM_ROUNDED_COLUMNS)
+#define GM_ROUNDED_SLABS 2 /* one after another along k, which rows go over at once, at most */
+#define GM_ROUNDED_SUM_BYTES (4 * 2 * GM_TILE_LINES * GM_ROUNDED_COLUMNS)
+static inline int64_t kernels_rounded_workspace_bytes(int64_t depth) {
+    const int64_t slabs = (depth + GM_ROUNDED_K - 1) / GM_ROUNDED_K;
+    return GM_ROUNDED_SUM_BYTES + GM_ROUNDED_SLAB_BYTES * (slabs < GM_ROUNDED_SLABS ? slabs : GM_ROUNDED_SLABS);
+}
 static inline int64_t kernels_tiles(int64_t n, int64_t of) { return (n + of - 1) / of; }
 /* Bytes of the tiles of x [rows, k]; rows that are filled up are zeros. */
 static inline int64_t kernels_rounded_bytes(int64_t rows, int64_t k) {
@@ -256,19 +263,20 @@ typedef struct {
     bool turned;
 } gm_rounded_matrix_args;
 /* Rows [row, row + rows) and columns [column, column + columns) of the matrix as a slab of tiles, for each 16 lines of
- * the side that is not k GM_ROUNDED_K / GM_TILE_K of them. turned: k are the columns, else the rows. Both begin with a
- * whole tile, and rows and columns with a block of the format; there are GM_ROUNDED_K of k and GM_ROUNDED_COLUMNS of
- * the others, or what is left of the matrix. */
+ * the side that is not k `tiles` of them, which hold all k. turned: k are the columns, else the rows. Both begin with a
+ * whole tile, and rows and columns with a block of the format; there are at most GM_ROUNDED_K of k and
+ * GM_ROUNDED_COLUMNS of the others, whole blocks of the format or what is left of the matrix. */
 typedef struct {
     uint16_t *slab;
     const void *weight;
     int format;
     int64_t k, row, rows, column, columns;
     bool turned;
+    int64_t tiles;
 } gm_rounded_unpack_args;
 /* out [tokens, rows] = x @ weight.T where turned, else out [tokens, k] = x @ weight, or that more than out has (onto).
  * A piece of the range is `share` rows of x, whole tiles, by GM_ROUNDED_COLUMNS columns of out; the bits do not depend
- * on it. A workspace has GM_ROUNDED_WORKSPACE bytes. */
+ * on it. A workspace has kernels_rounded_workspace_bytes of what is summed along, k or rows. */
 typedef struct {
     float *out;
     int64_t out_row;
@@ -282,6 +290,49 @@ typedef struct {
     gm_kernel unpack;             /* rounded_unpack */
     gm_workspaces workspaces;
 } gm_rounded_product_args;
+/* ---- the loss of rows whose logits are such products ---- */
+/* Rows of the matrix go GM_ROUNDED_COLUMNS at a time. A launch has GM_LOSS_PARTS runs of them, each for a part, which
+ * goes on from launch to launch: what it has found so far is its own, so that threads share the matrix and the bits are
+ * those of its shape. */
+#define GM_LOSS_RUN 2048
+#define GM_LOSS_PARTS 8
+/* Floats of what a part sums for 32 rows of x: tiles. */
+static inline int64_t kernels_loss_floats(int64_t k) {
+    return kernels_tiles(k, 2 * GM_TILE_LINES) * 4 * GM_TILE_LINES * GM_TILE_LINES;
+}
+static inline int64_t kernels_loss_workspace_bytes(int64_t k) {
+    const int64_t along = kernels_tiles(k, GM_ROUNDED_K) * GM_ROUNDED_K,
+                  across = kernels_tiles(k, GM_ROUNDED_COLUMNS) * GM_ROUNDED_COLUMNS;
+    return GM_ROUNDED_SUM_BYTES + GM_ROUNDED_COLUMNS * (2 * GM_TILE_LINES + along + across) * 2;
+}
+/* What parts find: of each of their rows the highest logit so far and the sum of exp(logit - that), both without the
+ * target's, [parts][tokens][2]; the target's logit [tokens]; and the sum of exp(logit - the highest) * its row of the
+ * matrix, kernels_loss_floats(k) for each 32 rows of a part, or NULL. */
+typedef struct {
+    float *weights, *chosen, *sums;
+    int64_t parts, tokens, k;
+    float softcap;
+} gm_loss_found;
+/* Rows [first, first + rows) of the matrix, which are at `weight`, a multiple of a whole launch. A piece of the range
+ * is `share` rows of x, a multiple of 32, and a part; the bits do not depend on it. A workspace has
+ * kernels_loss_workspace_bytes(k). */
+typedef struct {
+    gm_loss_found found;
+    const uint16_t *x; /* tiles */
+    const void *weight;
+    int format;
+    const float *bias; /* of these rows, or NULL */
+    const int32_t *targets;
+    int64_t first, rows, share;
+    gm_kernel unpack; /* rounded_unpack */
+    gm_workspaces workspaces;
+} gm_rounded_loss_part_args;
+/* lines, which may be grad: of each row of x its target's row of the matrix. */
+typedef struct {
+    gm_loss_found found;
+    float *loss, *grad; /* grad NULL: the loss alone */
+    const float *lines;
+} gm_rounded_loss_end_args;
 /* c [m][n] = a [m][k] b [k][n], or that more: element (row, k) of a is a[row * a_row + k * a_k], one of which is 1.
  * Rows of b and c are whole vectors, n a multiple of them, m at most GM_SEQUENCE_ROWS. */
 typedef struct {

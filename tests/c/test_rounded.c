@@ -76,7 +76,7 @@ static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
  * after the last k of a tile. */
 static bool read_tiles(matrix *m, bool turned) {
     guarded guard;
-    uint16_t *slab = guarded_new(&guard, GM_ROUNDED_WORKSPACE);
+    uint16_t *slab = guarded_new(&guard, GM_ROUNDED_SLAB_BYTES);
     const int64_t rows = turned ? GM_ROUNDED_COLUMNS : GM_ROUNDED_K,
                   columns = turned ? GM_ROUNDED_K : GM_ROUNDED_COLUMNS;
     bool good = true;
@@ -86,8 +86,8 @@ static bool read_tiles(matrix *m, bool turned) {
                                               m->format, m->k,
                                               row,       lesser(rows, m->rows - row),
                                               column,    lesser(columns, m->k - column),
-                                              turned};
-            memset(slab, 0xff, GM_ROUNDED_WORKSPACE);
+                                              turned,    GM_ROUNDED_TILES};
+            memset(slab, 0xff, GM_ROUNDED_SLAB_BYTES);
             m->t->rounded_unpack(&a, 0, 1);
             const int64_t depth = turned ? a.columns : a.rows, lines = turned ? a.rows : a.columns;
             for (int64_t i = 0; i < (depth + GM_TILE_K - 1) / GM_TILE_K * GM_TILE_K; i++)
@@ -138,6 +138,7 @@ static void check_product(const matrix *m, bool turned, int64_t tokens, int64_t 
     const gm_kernels *t = m->t;
     const int64_t width = turned ? m->rows : m->k, depth = turned ? m->k : m->rows;
     const int64_t pieces = kernels_tiles(tokens, share) * kernels_tiles(width, GM_ROUNDED_COLUMNS);
+    const int64_t bytes = kernels_rounded_workspace_bytes(depth);
     guarded gx, gt, go, gw;
     float *x = guarded_new(&gx, (size_t)(tokens * depth) * 4), *out = guarded_new(&go, (size_t)(tokens * width) * 4);
     float *bias = malloc((size_t)width * 4), *residual = malloc((size_t)(tokens * width) * 4);
@@ -151,21 +152,20 @@ static void check_product(const matrix *m, bool turned, int64_t tokens, int64_t 
         residual[i] = random_float(), out[i] = NAN;
     t->rounded_rows(&(gm_rounded_rows_args){tiles, x, depth, tokens, depth, {0}}, 0,
                     kernels_tiles(tokens, GM_TILE_LINES));
-    gm_rounded_product_args a = {
-        .out = out,
-        .out_row = width,
-        .x = tiles,
-        .weight = m->packed,
-        .format = m->format,
-        .rows = m->rows,
-        .k = m->k,
-        .tokens = tokens,
-        .share = share,
-        .turned = turned,
-        .bias = adds ? bias : NULL,
-        .residual = adds ? residual : NULL,
-        .unpack = t->rounded_unpack,
-        .workspaces = {&taken, guarded_new(&gw, GM_ROUNDED_WORKSPACE), 1, GM_ROUNDED_WORKSPACE}};
+    gm_rounded_product_args a = {.out = out,
+                                 .out_row = width,
+                                 .x = tiles,
+                                 .weight = m->packed,
+                                 .format = m->format,
+                                 .rows = m->rows,
+                                 .k = m->k,
+                                 .tokens = tokens,
+                                 .share = share,
+                                 .turned = turned,
+                                 .bias = adds ? bias : NULL,
+                                 .residual = adds ? residual : NULL,
+                                 .unpack = t->rounded_unpack,
+                                 .workspaces = {&taken, guarded_new(&gw, (size_t)bytes), 1, bytes}};
     for (int64_t piece = pieces; piece-- > 0;)
         t->rounded_product(&a, piece, piece + 1);
     bool good = true;
@@ -232,6 +232,7 @@ static term_memory term_new(int64_t tokens, int64_t depth, int64_t width, int64_
 static void check_term(const matrix *m, bool turned, int64_t tokens, int64_t share, int64_t rank) {
     const gm_kernels *t = m->t;
     const int64_t width = turned ? m->rows : m->k, depth = turned ? m->k : m->rows;
+    const int64_t bytes = kernels_rounded_workspace_bytes(depth);
     const float scale = 1.75f;
     _Atomic int32_t taken = 0;
     guarded gw;
@@ -256,21 +257,20 @@ static void check_term(const matrix *m, bool turned, int64_t tokens, int64_t sha
         good &= a.low[i] == scale * chains_of(a.x + i / rank * depth, down, turned ? 1 : rank, depth, 0);
     }
     check(good, "rounded_rows: times the term's first matrix", t->isa, m->format, m->rows, m->k, rank);
-    const gm_rounded_product_args product = {
-        .out = a.out,
-        .out_row = width,
-        .x = a.tiles,
-        .weight = m->packed,
-        .format = m->format,
-        .rows = m->rows,
-        .k = m->k,
-        .tokens = tokens,
-        .share = share,
-        .turned = turned,
-        .low = a.low_tiles,
-        .up = a.up_tiles,
-        .unpack = t->rounded_unpack,
-        .workspaces = {&taken, guarded_new(&gw, GM_ROUNDED_WORKSPACE), 1, GM_ROUNDED_WORKSPACE}};
+    const gm_rounded_product_args product = {.out = a.out,
+                                             .out_row = width,
+                                             .x = a.tiles,
+                                             .weight = m->packed,
+                                             .format = m->format,
+                                             .rows = m->rows,
+                                             .k = m->k,
+                                             .tokens = tokens,
+                                             .share = share,
+                                             .turned = turned,
+                                             .low = a.low_tiles,
+                                             .up = a.up_tiles,
+                                             .unpack = t->rounded_unpack,
+                                             .workspaces = {&taken, guarded_new(&gw, (size_t)bytes), 1, bytes}};
     t->rounded_product(&product, 0, kernels_tiles(tokens, share) * kernels_tiles(width, GM_ROUNDED_COLUMNS));
     good = true;
     for (int64_t i = 0; i < tokens * width; i++) {
@@ -283,6 +283,111 @@ static void check_term(const matrix *m, bool turned, int64_t tokens, int64_t sha
     for (int i = 0; i < 10; i++)
         guarded_free(&a.guards[i]);
     guarded_free(&gw);
+}
+
+/* ---- the loss of products ---- */
+#define LOSSES 40 /* rows of x, at most */
+typedef struct {
+    float *x, *bias, loss[LOSSES], *grad;
+    int32_t targets[LOSSES];
+    float softcap;
+} loss_case;
+
+static double logit_of(const matrix *m, const loss_case *c, int64_t row, int64_t line) {
+    double sum = c->bias ? (double)c->bias[line] : 0;
+    for (int64_t k = 0; k < m->k; k++)
+        sum += (double)widened(narrowed(c->x[row * m->k + k])) * (double)widened(m->values[line * m->k + k]);
+    return c->softcap > 0 ? (double)c->softcap * tanh(sum / (double)c->softcap) : sum;
+}
+/* Whether the loss of a row, and what it gives back, are those of its logits in float64. */
+static bool is_loss(const matrix *m, const loss_case *c, int64_t row) {
+    double *logits = malloc((size_t)m->rows * sizeof *logits), top = -HUGE_VAL, sum = 0, off = 0, all = 0;
+    for (int64_t i = 0; i < m->rows; i++) {
+        logits[i] = logit_of(m, c, row, i);
+        top = fmax(top, logits[i]);
+    }
+    for (int64_t i = 0; i < m->rows; i++)
+        sum += exp(logits[i] - top);
+    const double want = top + log(sum) - logits[c->targets[row]];
+    for (int64_t k = 0; k < m->k; k++) {
+        double back = 0;
+        for (int64_t i = 0; i < m->rows; i++) {
+            const double bent = c->softcap > 0 ? logits[i] / (double)c->softcap : 0;
+            const double share = exp(logits[i] - top) / sum - (i == c->targets[row]);
+            back += share * (1 - bent * bent) * (double)widened(m->values[i * m->k + k]);
+        }
+        const double less = (double)c->grad[row * m->k + k] - back;
+        off += less * less, all += back * back;
+    }
+    free(logits);
+    return fabs((double)c->loss[row] - want) <= 1e-5 * (1 + fabs(top)) && off <= 1e-4 * all + 1e-12;
+}
+
+/* Rows [first, first + tokens) of the case; pieces of `share` rows, the last one first. */
+static void find_losses(const matrix *m, loss_case *c, int64_t first, int64_t tokens, int64_t share) {
+    const gm_kernels *t = m->t;
+    const int64_t runs = kernels_tiles(m->rows, GM_LOSS_RUN), parts = lesser(runs, GM_LOSS_PARTS), k = m->k;
+    const int64_t groups = kernels_tiles(tokens, 32), bytes = kernels_loss_workspace_bytes(k);
+    _Atomic int32_t taken = 0;
+    guarded guards[5];
+    uint16_t *tiles = guarded_new(&guards[0], (size_t)kernels_rounded_bytes(tokens, k));
+    gm_loss_found found = {.parts = parts, .tokens = tokens, .k = k, .softcap = c->softcap};
+    found.weights = guarded_new(&guards[1], (size_t)(parts * tokens) * 8);
+    found.chosen = guarded_new(&guards[2], (size_t)tokens * 4);
+    found.sums = guarded_new(&guards[3], (size_t)(parts * groups * kernels_loss_floats(k)) * 4);
+    memset(found.sums, 0xff, (size_t)(parts * groups * kernels_loss_floats(k)) * 4);
+    t->rounded_rows(&(gm_rounded_rows_args){tiles, c->x + first * k, k, tokens, k, {0}}, 0,
+                    kernels_tiles(tokens, GM_TILE_LINES));
+    gm_rounded_loss_part_args a = {.found = found,
+                                   .x = tiles,
+                                   .format = m->format,
+                                   .targets = c->targets + first,
+                                   .share = share,
+                                   .unpack = t->rounded_unpack,
+                                   .workspaces = {&taken, guarded_new(&guards[4], (size_t)bytes), 1, bytes}};
+    for (; a.first < m->rows; a.first += GM_LOSS_PARTS * GM_LOSS_RUN) {
+        a.weight = m->packed + kernels_packed_bytes(t, m->format, a.first, k);
+        a.bias = c->bias ? c->bias + a.first : NULL;
+        a.rows = lesser(m->rows - a.first, GM_LOSS_PARTS * GM_LOSS_RUN);
+        const int64_t pieces = kernels_tiles(a.rows, GM_LOSS_RUN) * kernels_tiles(tokens, share);
+        for (int64_t piece = pieces; piece-- > 0;)
+            t->rounded_loss_part(&a, piece, piece + 1);
+    }
+    for (int64_t i = 0; i < tokens; i++)
+        for (int64_t j = 0; j < k; j++)
+            c->grad[(first + i) * k + j] = widened(m->values[c->targets[first + i] * k + j]);
+    t->rounded_loss_end(&(gm_rounded_loss_end_args){found, c->loss + first, c->grad + first * k, c->grad + first * k},
+                        0, tokens);
+    for (int i = 0; i < 5; i++)
+        guarded_free(&guards[i]);
+}
+
+/* scale: of x; where it is large a row's target is nearly all, or nearly nothing. */
+static void test_loss(const gm_kernels *t, int64_t rows, int64_t k, float scale, float softcap, bool biased) {
+    matrix m = matrix_new(t, GM_QUANT_bf16, rows, k);
+    loss_case c = {.x = malloc((size_t)(LOSSES * k) * 4), .grad = malloc((size_t)(LOSSES * k) * 4), .softcap = softcap};
+    float *again = malloc((size_t)(LOSSES * k) * 4), losses[LOSSES];
+    bool good = read_tiles(&m, true);
+    c.bias = biased ? malloc((size_t)rows * 4) : NULL;
+    for (int64_t i = 0; i < LOSSES * k; i++)
+        c.x[i] = scale * random_float();
+    for (int64_t i = 0; i < LOSSES; i++)
+        c.targets[i] = (int32_t)(i == 0 ? 0 : i == 1 ? rows - 1 : random_bits() % (uint32_t)rows);
+    for (int64_t i = 0; i < rows && biased; i++)
+        c.bias[i] = random_float();
+    find_losses(&m, &c, 0, LOSSES, 64);
+    for (int64_t i = 0; i < LOSSES; i += quick ? 13 : 1)
+        good &= is_loss(&m, &c, i);
+    check(good, "rounded_loss", t->isa, m.format, rows, k, LOSSES);
+    memcpy(again, c.grad, (size_t)(LOSSES * k) * 4);
+    memcpy(losses, c.loss, sizeof losses);
+    find_losses(&m, &c, 0, LOSSES, 32);
+    good = !memcmp(again, c.grad, (size_t)(LOSSES * k) * 4) && !memcmp(losses, c.loss, sizeof losses);
+    find_losses(&m, &c, 3, 1, 32);
+    good &= !memcmp(again, c.grad, (size_t)(LOSSES * k) * 4) && !memcmp(losses, c.loss, sizeof losses);
+    check(good, "rounded_loss: rows alone", t->isa, m.format, rows, k, LOSSES);
+    free(c.x), free(c.grad), free(c.bias), free(again);
+    matrix_free(&m);
 }
 
 static void test_matrix(const gm_kernels *t, int format, int64_t rows, int64_t k, int64_t tokens, int64_t share) {
@@ -400,6 +505,12 @@ static void test_outer(const gm_kernels *t, int64_t m, int64_t k) {
 
 static void test_table(const gm_kernels *t) {
     test_blocks(t);
+    test_loss(t, 1, 8, 1, 0, false);
+    test_loss(t, 300, 35, 1, 0, true);
+    test_loss(t, 300, 288, 8, 20, false);
+    test_loss(t, GM_LOSS_RUN + 257, 32, 3, 0, false);
+    if (!quick)
+        test_loss(t, GM_LOSS_PARTS * GM_LOSS_RUN + 40, 16, 3, 5, true);
     test_outer(t, 8, 176);
     test_outer(t, 100, 16);
     for (int format = 0; format < GM_QUANT_COUNT; format++) {
@@ -416,6 +527,8 @@ static void test_table(const gm_kernels *t) {
         test_matrix(t, few[i], 545, 32, 49, 49);
         test_matrix(t, few[i], 16, 544, 64, 32);
         test_matrix(t, few[i], 289, 288, 3, 3);
+        test_matrix(t, few[i], 5, GM_ROUNDED_SLABS * GM_ROUNDED_K + 32, 35, 32);
+        test_matrix(t, few[i], 2 * GM_ROUNDED_K - 32, 32, 32, 32);
     }
 }
 

@@ -373,6 +373,35 @@ def test_logits_exist_for_a_slice_at_a_time(tmp_path):
             return chosen(*mx.value_and_grad(lambda x: model.loss(x, ids, gradient=True).mean())(rows))
         assert peak_of(work) < 1.3 * 4 * 256 * WIDE["vocab_size"] + 3 * rows.nbytes
 
+    def rounded():
+        return mx.value_and_grad(lambda x: model.loss(x, ids, gradient=True, bf16=True).mean())(rows)
+    assert peak_of(rounded) < 4 * len(ids) * WIDE["vocab_size"] / 2
+
+
+def test_a_rounded_head_of_several_parts_and_slices(tmp_path):
+    """Bits of rows and their losses are their own, however many there are, and however many threads compute them."""
+    config = SMALL | {"vocab_size": 4500}
+    path = str(tmp_path / "model.gguf")
+    checkpoints.save_gguf(path, config, checkpoints.random_weights(config))
+    rows = np.random.default_rng(5).normal(size=(1100, config["hidden_size"])).astype(np.float32)
+    ids = texts(config["vocab_size"], [len(rows)])[0]
+
+    def found(threads, part):
+        model = exact(path, threads)
+        loss, back = mx.vjp(lambda x: model.loss(x, ids[part], gradient=True, bf16=True), [mx.array(rows[part])],
+                            [mx.ones((len(ids[part]),))])
+        return np.asarray(loss[0]), np.asarray(back[0])
+    whole = found(2, slice(None))
+    for threads, part in ((2, slice(1022, 1026)), (3, slice(7, 40)), (1, slice(1099, None))):
+        for one, of_all in zip(found(threads, part), whole):
+            assert one.tobytes() == of_all[part].tobytes(), (threads, part)
+    weight = exact(path).weight("model.embed_tokens.weight").astype(mx.bfloat16).astype(mx.float32)
+    logits = mx.array(rows[:9]).astype(mx.bfloat16).astype(mx.float32) @ weight.T
+    want, grad = mx.vjp(lambda x: mx.fast.cross_entropy(x, mx.array(ids[:9])), [logits], [mx.ones((9,))])
+    np.testing.assert_allclose(whole[0][:9], np.asarray(want[0]), rtol=1e-5)
+    assert relative(whole[1][:9], np.asarray(grad[0] @ weight)) < 4e-3
+    assert np.asarray(exact(path).loss(mx.array(rows), ids, bf16=True)).tobytes() == whole[0].tobytes()
+
 
 def test_a_loss_of_no_rows_is_an_error(tmp_path):
     path = str(tmp_path / "model.gguf")
@@ -458,6 +487,23 @@ def test_the_head_is_computed_once_with_checkpoints(tmp_path):
         return file.read_text()
     assert graph(checkpoints=True).count("RowLoss") == graph().count("RowLoss") > 0
     assert graph(checkpoints=True).count("SequenceAttention\"") > graph().count("SequenceAttention\"") > 0
+
+
+def test_what_ends_a_layer_is_not_multiplied_again_with_checkpoints(tmp_path):
+    """Nothing but its own gradient reads the last product of a layer, and of that only what its term has of x."""
+    path = str(tmp_path / "model.gguf")
+    config = SMALL | {"num_hidden_layers": 3}
+    checkpoints.save_gguf(path, config, checkpoints.random_weights(config))
+    model = exact(path)
+    p = parameters(model)
+
+    def products(**options):
+        value, grads = mx.value_and_grad(engine_loss(model, [[1, 2, 3]], bf16=True, **options))(p)
+        file = tmp_path / "graph.dot"
+        mx.export_to_dot(str(file), [value, *(one for pair in grads.values() for one in pair)])
+        return file.read_text().count('"RoundedLinear"'), file.read_text().count('"RoundedLinearLow"')
+    assert products() == (3 * 7, 0)
+    assert products(checkpoints=True) == (3 * 7 + 2 * 7 - 1, 1)     # no gradient asks for the first layer's input
 
 
 @pytest.mark.parametrize("change, message", [

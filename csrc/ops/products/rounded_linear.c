@@ -94,14 +94,43 @@ static gm_status linear_eval(gm_array *out, gm_queue *q) {
     return term_eval(out, q, true, bias, residual);
 }
 
+/* ---- low alone: what the gradient reads ---- */
+static gm_status low_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    gm_spec both[2];
+    GM_TRY(linear_infer(in, n_in, param, both));
+    *out = both[1];
+    return GM_OK;
+}
+
+static gm_status low_eval(gm_array *out, gm_queue *q) {
+    gm_array *const *in = out->in;
+    const float *x, *a;
+    GM_TRY(float_operand(q, in[IN_X], &x));
+    GM_TRY(float_operand(q, in[IN_A], &a));
+    GM_TRY(array_alloc(out, q));
+    return DISPATCH(q, rounded_matmul, out->shape[0], .x = x, .weight = matrix_of(in[IN_W]), .turned = true,
+                    .rank = out->shape[1], .down = a, .scale = ((const term_param *)out->param)->scale,
+                    .low = array_ptr(out));
+}
+
+const gm_op rounded_linear_low_op = {.name = "rounded_linear_low",
+                                     .n_in = INPUTS,
+                                     .n_out = 1,
+                                     .optional = 1u << IN_BIAS | 1u << IN_RESIDUAL | 1u << IN_SUM_A | 1u << IN_SUM_B,
+                                     .param_size = sizeof(term_param),
+                                     .fields = fields,
+                                     .infer = low_infer,
+                                     .eval = low_eval};
+
 static void linear_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
     gm_array *back[BACK_INPUTS] = {cots[0], in[IN_W], in[IN_A], in[IN_B]}, *found[2];
     if (!cots[0] ||
         array_nodes(s, &rounded_linear_back_op, back, BACK_INPUTS, out->param, sizeof(term_param), 2, found) != GM_OK)
         return;
+    gm_array *low = out->op == &rounded_linear_low_op ? out : array_pick(s, out, 1);
     grad[IN_X] = found[0];
     grad[IN_A] = sequence_matrix_gradient(s, found[1], in[IN_X], in[IN_STARTS], in[IN_SUM_A], true);
-    grad[IN_B] = sequence_matrix_gradient(s, cots[0], array_pick(s, out, 1), in[IN_STARTS], in[IN_SUM_B], true);
+    grad[IN_B] = sequence_matrix_gradient(s, cots[0], low, in[IN_STARTS], in[IN_SUM_B], true);
     if (!array_is_none(in[IN_BIAS]))
         grad[IN_BIAS] = gm_sum(s, cots[0], 1, (int[]){0}, false);
     if (!array_is_none(in[IN_RESIDUAL]))
@@ -117,7 +146,8 @@ const gm_op rounded_linear_op = {.name = "rounded_linear",
                                  .fields = fields,
                                  .infer = linear_infer,
                                  .eval = linear_eval,
-                                 .vjp = linear_vjp};
+                                 .vjp = linear_vjp,
+                                 .for_vjp = &rounded_linear_low_op};
 
 gm_array *gm_rounded_linear(gm_scope *s, const gm_rounded_inputs *given, float scale) {
     gm_array *in[INPUTS] = {given->x,        given->weight, given->a,     given->b,    given->bias,
