@@ -1,15 +1,26 @@
 /* launch_training.c - what training asks for beyond what decoders do. */
 #include "cpu/launch.h"
 
-static gm_kernel multiply_of(const gm_recorder *r, const gm_sequence_attention_args *a) {
-    return a->rounded ? r->kernels->rounded_block : NULL;
+/* Keys and values as products read them, `forms` of each block, before a fence. */
+static bool round_keys(gm_recorder *r, const gm_sequence_attention_args *a, int forms, gm_sequence_rounding *out) {
+    const int64_t tasks = (a->n / GM_SEQUENCE_KEYS + a->sequences) * a->n_kv_heads; /* at most, as below */
+    const int64_t items = tasks * forms * kernels_sequence_items(a->dim);
+    *out = (gm_sequence_rounding){0};
+    if (!a->rounded) return true;
+    *out = (gm_sequence_rounding){.multiply = r->kernels->rounded_block, .factor = r->kernels->rounded_factor};
+    out->keys = r->workspace(r, (size_t)items * sizeof *out->keys);
+    const gm_sequence_attention_keys_args keys = {*a, *out, forms};
+    return out->keys && LAUNCH(r, sequence_attention_keys, &keys, tasks, 1, LAUNCH_PART);
 }
 
 bool cpu_sequence_attention(gm_recorder *r, const gm_sequence_attention_args *a, int64_t n) {
     const int64_t tiles = n / GM_SEQUENCE_ROWS + a->sequences; /* at most: where sequences end is data */
-    gm_sequence_attention_forward_args forward = {.forward = *a, .multiply = multiply_of(r, a)};
-    return launch_workspaces(r, GM_SEQUENCE_FORWARD_BYTES, &forward.workspaces) &&
-           LAUNCH(r, sequence_attention_forward, &forward, tiles * a->n_heads, 1, 0);
+    gm_sequence_attention_forward_args forward = {.forward = *a};
+    if (!launch_workspaces(r, GM_SEQUENCE_FORWARD_BYTES, &forward.workspaces) ||
+        !round_keys(r, a, GM_KEYS_FORWARD, &forward.rounding))
+        return false;
+    r->fence(r);
+    return LAUNCH(r, sequence_attention_forward, &forward, tiles * a->n_heads, 1, 0);
 }
 
 /* `sum` as it is, to out of heads. */
@@ -28,13 +39,18 @@ bool cpu_sequence_attention_grad(gm_recorder *r, const gm_sequence_attention_gra
     const gm_sequence_attention_args *forward = &a->forward;
     const size_t bytes = (size_t)(n * forward->n_heads * forward->dim) * sizeof(float) + 1;
     const int64_t some = BACK_WORK / (n * forward->dim + 1) / GM_SEQUENCE_KEYS * GM_SEQUENCE_KEYS;
-    gm_sequence_attention_back_args back = {
-        .grad = *a, .keys = some ? some : GM_SEQUENCE_KEYS, .multiply = multiply_of(r, forward)};
+    gm_sequence_attention_back_args back = {.grad = *a, .keys = some ? some : GM_SEQUENCE_KEYS};
     back.grad.dk = r->workspace(r, bytes);
     back.grad.dv = back.grad.dk ? r->workspace(r, bytes) : NULL;
-    if (!back.grad.dv ||
-        !launch_workspaces(r, kernels_sequence_workspace_bytes(r->kernels, forward->dim), &back.workspaces))
+    const gm_sequence_attention_delta_args delta = {
+        *a, back.grad.dv ? r->workspace(r, (size_t)(n * forward->n_heads) * sizeof(float) + 1) : NULL};
+    back.delta = delta.delta;
+    if (!delta.delta || !launch_workspaces(r, kernels_sequence_workspace_bytes(forward->dim), &back.workspaces) ||
+        !round_keys(r, forward, GM_KEYS_BACK, &back.rounding) ||
+        !LAUNCH(r, sequence_attention_delta, &delta, n, 1 + GRAIN_LIGHT / ((int64_t)forward->n_heads * forward->dim),
+                LAUNCH_PART))
         return false;
+    r->fence(r);
     for (; back.first_key < n; back.first_key += back.keys) {
         if (!LAUNCH(r, sequence_attention_back, &back, forward->sequences * forward->n_heads, 1, 0)) return false;
         r->fence(r);

@@ -340,7 +340,18 @@ typedef struct {
     const float *a, *b;
     int64_t c_row, a_row, a_k, b_row, m, n, k;
     bool add;
+    const uint16_t *left, *right; /* a or b as tiles instead, with the items from 16 rows or columns to the next */
+    int64_t left_lines, right_lines;
 } gm_rounded_block_args;
+/* Rows of x as tiles of a factor of rounded_block: of its left one, or of its right one, as columns or as they are.
+ * Tiles lie along k for each 16 rows or columns; a right factor has `most` rows of x, of which the last are zeros. */
+typedef enum { GM_LEFT_ROWS, GM_RIGHT_COLUMNS, GM_RIGHT_ROWS } gm_rounded_form;
+typedef struct {
+    uint16_t *out;
+    const float *x;
+    int64_t x_row, rows, most, columns;
+    gm_rounded_form form;
+} gm_rounded_factor_args;
 typedef gm_matmul_args gm_matmul_float_args;
 typedef gm_matmul_args gm_matmul_bf16_args;
 typedef gm_matmul_args gm_matmul_int8_args;
@@ -498,15 +509,35 @@ static inline int64_t low_rank_up_units(const gm_low_rank_part *p) {
 }
 
 /* ---- training ---- */
-#define GM_SEQUENCE_ROWS 96 /* of a tile of sequence_attention_forward */
-#define GM_SEQUENCE_KEYS 64 /* of a block of sequence_attention_back */
+#define GM_SEQUENCE_ROWS 96  /* of a tile of sequence_attention_forward */
+#define GM_SEQUENCE_KEYS 64  /* of a block of sequence_attention_back */
+#define GM_SEQUENCE_SPAN 256 /* keys that it goes over with what it has of some rows, at most: whole blocks */
+/* Where products are rounded: keys and values as factors of them, made by sequence_attention_keys. */
+typedef struct {
+    gm_kernel multiply, factor; /* rounded_block and rounded_factor, or NULL: products are not */
+    uint16_t *keys; /* [blocks][n_kv_heads][forms], kernels_sequence_items each; blocks begin with their sequence */
+} gm_sequence_rounding;
+enum { GM_KEYS_FORWARD = 2, GM_KEYS_BACK = 3 }; /* forms: k and v; both as columns, and k */
+static inline int64_t kernels_sequence_items(int64_t dim) {
+    return GM_SEQUENCE_KEYS * kernels_tiles(dim, GM_TILE_K) * GM_TILE_K;
+}
+typedef struct {
+    gm_sequence_attention_args attention;
+    gm_sequence_rounding rounding;
+    int forms;
+} gm_sequence_attention_keys_args;
+/* delta [n, n_heads]: what each row's output times its cotangent is. */
+typedef struct {
+    gm_sequence_attention_grad_args grad;
+    float *delta;
+} gm_sequence_attention_delta_args;
 /* A workspace has the keys and values of a block, a tile's scores and sums, and two numbers of each of its rows. */
 #define GM_SEQUENCE_FORWARD_BYTES                                                                                      \
     (4 * (2 * GM_SEQUENCE_KEYS * GM_SEQUENCE_DIM + GM_SEQUENCE_ROWS * (GM_SEQUENCE_KEYS + GM_SEQUENCE_DIM + 2)))
 typedef struct {
     gm_sequence_attention_args forward;
     gm_workspaces workspaces; /* of GM_SEQUENCE_FORWARD_BYTES */
-    gm_kernel multiply;       /* rounded_block where products are rounded, else NULL */
+    gm_sequence_rounding rounding;
 } gm_sequence_attention_forward_args;
 /* What keys [first_key, first_key + keys) of each sequence give back, whole blocks: dq is added up over launches, from
  * the first keys on. dk and dv are [n_heads, n, dim]. */
@@ -514,11 +545,12 @@ typedef struct {
     gm_sequence_attention_grad_args grad;
     int64_t first_key, keys;
     gm_workspaces workspaces; /* of kernels_sequence_workspace_bytes */
-    gm_kernel multiply;       /* as forwards */
+    gm_sequence_rounding rounding;
+    const float *delta; /* as above */
 } gm_sequence_attention_back_args;
-static inline int64_t kernels_sequence_workspace_bytes(const gm_kernels *k, int64_t dim) {
-    const int64_t whole = (dim + k->lanes - 1) / k->lanes * k->lanes;
-    return GM_SEQUENCE_KEYS * (8 * whole + 2 * GM_SEQUENCE_KEYS) * 4;
+static inline int64_t kernels_sequence_workspace_bytes(int64_t dim) {
+    const int64_t sums = 2 * GM_SEQUENCE_SPAN / GM_SEQUENCE_KEYS;
+    return ((6 + sums) * kernels_sequence_items(dim) + 2 * GM_SEQUENCE_KEYS * GM_SEQUENCE_KEYS) * 4;
 }
 typedef struct { /* out [n, n_kv_heads, dim], heads [n_heads, n, dim] */
     float *out;

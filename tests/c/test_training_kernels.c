@@ -81,13 +81,16 @@ static void compare(const char *what, const scene *s, const float *got, const do
 /* dq, dk and dv, with `keys` of each sequence at a time, tasks from the last to the first. */
 static void back(const gm_sequence_attention_args *a, const float *grad, int64_t keys, float *dq, float *dk,
                  float *dv) {
-    const int64_t width = (int64_t)a->n_heads * a->dim, bytes = kernels_sequence_workspace_bytes(kernels, a->dim);
+    const int64_t width = (int64_t)a->n_heads * a->dim, bytes = kernels_sequence_workspace_bytes(a->dim);
     float *heads[2] = {buffer((size_t)(ROWS * width) * sizeof(float)), buffer((size_t)(ROWS * width) * sizeof(float))};
     _Atomic int32_t taken = 0;
     gm_sequence_attention_back_args b = {
         .grad = {.forward = *a, .grad = grad, .dq = dq, .dk = heads[0], .dv = heads[1]},
         .keys = keys,
         .workspaces = {&taken, buffer((size_t)bytes + 64), 1, bytes}};
+    float *delta = buffer((size_t)(ROWS * a->n_heads) * sizeof(float));
+    kernels->sequence_attention_delta(&(gm_sequence_attention_delta_args){b.grad, delta}, 0, ROWS);
+    b.delta = delta;
     for (; b.first_key < ROWS; b.first_key += keys)
         for (int64_t task = (int64_t)a->n_heads * SEQUENCES; task-- > 0;)
             kernels->sequence_attention_back(&b, task, task + 1);

@@ -1,6 +1,7 @@
 /* composed.c - elementwise functions that are made of others, and comparisons of whole arrays. */
 #include <float.h>
 #include <math.h>
+#include "core/trace.h"
 #include "ops/ops.h"
 
 static gm_array *constant(gm_scope *s, double value, const gm_array *like) {
@@ -177,6 +178,9 @@ const gm_op recompute_op = {.name = "recompute",
                             .vmap = vmap_leading};
 
 int recompute_what(const gm_array *node) { return ((const recompute_param *)node->param)->what; }
+/* An x that depends on nothing that is differentiated begins a segment too: as a tracer it is found on the way back. */
 gm_array *gm_recompute(gm_scope *s, gm_array *x, int what) {
+    if (x && trace_depth() > 0 && !x->trace)
+        x = gm_tracer(s, x);
     return array_node(s, &recompute_op, &x, 1, &(recompute_param){what});
 }
