@@ -639,7 +639,7 @@ typedef struct {
     uint32_t least, salt;
     float factor;
 } gm_sequence_dropout_args;
-/* All contiguous; kind, alpha and limit as in gm_glu_args. */
+/* All contiguous, an output perhaps in an input's memory; kind, alpha and limit as in gm_glu_args. */
 typedef struct {
     float *dgate, *dup;
     const float *gate, *up, *grad;

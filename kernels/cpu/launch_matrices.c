@@ -287,7 +287,7 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
 #define LOSS_SHARE 256                 /* rows of x that share what is unpacked, about: what they sum is in a cache */
 #define LEAST_LOSS_SHARE 64            /* where threads are many */
 #define LOSS_ROWS 1024                 /* of x at a time, at most */
-#define LOSS_BYTES ((int64_t)32 << 20) /* of what is summed, about */
+#define LOSS_BYTES ((int64_t)16 << 20) /* of what is summed, about */
 #define LOSS_SLAB (GM_LOSS_PARTS * GM_LOSS_RUN)
 
 /* Rows of x at a time, whose sums are in memory. */

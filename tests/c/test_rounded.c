@@ -440,7 +440,45 @@ static void test_block(const gm_kernels *t, int64_t m, int64_t n, int64_t k, boo
     guarded_free(&ga), guarded_free(&gb), guarded_free(&gc);
     free(before), free(ra), free(rb);
 }
+/* Factors as tiles that were made before: the right one of its rows, or of its columns as rows. */
+static void test_factors(const gm_kernels *t, int64_t m, int64_t n, int64_t k) {
+    const int64_t most = k + 24, wide = kernels_tiles(n, GM_TILE_LINES) * GM_TILE_LINES;
+    const int64_t tiles[2] = {kernels_tiles(k, GM_TILE_K), kernels_tiles(most, GM_TILE_K)};
+    guarded guards[6];
+    float *a = guarded_new(&guards[0], (size_t)(m * k) * 4), *b = guarded_new(&guards[1], (size_t)(k * n) * 4);
+    float *turned = guarded_new(&guards[2], (size_t)(k * n) * 4);
+    float *want = malloc((size_t)(m * n) * 4), *c = malloc((size_t)(m * n) * 4);
+    uint16_t *left = guarded_new(&guards[3], (size_t)kernels_rounded_bytes(m, k));
+    uint16_t *rows = guarded_new(&guards[4], (size_t)kernels_rounded_bytes(n, most));
+    uint16_t *columns = guarded_new(&guards[5], (size_t)kernels_rounded_bytes(n, k));
+    for (int64_t i = 0; i < m * k; i++)
+        a[i] = random_float();
+    for (int64_t i = 0; i < k * n; i++)
+        turned[i % n * k + i / n] = b[i] = random_float();
+    t->rounded_factor(&(gm_rounded_factor_args){left, a, k, m, m, k, GM_LEFT_ROWS}, 0, 1);
+    t->rounded_factor(&(gm_rounded_factor_args){rows, b, n, k, most, n, GM_RIGHT_ROWS}, 0, 1);
+    t->rounded_factor(&(gm_rounded_factor_args){columns, turned, k, n, wide, k, GM_RIGHT_COLUMNS}, 0, 1);
+    gm_rounded_block_args block = {want, a, b, n, k, 1, n, m, n, k, false};
+    t->rounded_block(&block, 0, 1);
+    block.c = c;
+    block.left = left;
+    block.left_lines = tiles[0] * GM_TILE_ITEMS;
+    t->rounded_block(&block, 0, 1);
+    check(!memcmp(want, c, (size_t)(m * n) * 4), "rounded_block: left tiles", t->isa, 0, m, n, k);
+    for (int i = 0; i < 2; i++) {
+        block.right = i ? columns : rows;
+        block.right_lines = tiles[!i] * GM_TILE_ITEMS;
+        t->rounded_block(&block, 0, 1);
+        check(!memcmp(want, c, (size_t)(m * n) * 4), "rounded_block: tiles", t->isa, 0, m, n, k);
+    }
+    for (int i = 0; i < 6; i++)
+        guarded_free(&guards[i]);
+    free(want), free(c);
+}
 static void test_blocks(const gm_kernels *t) {
+    test_factors(t, 1, 16, 7);
+    test_factors(t, 37, 64, 64);
+    test_factors(t, 96, 144, 300);
     static const int64_t ms[] = {1, 16, 37, 64, 96}, ks[] = {1, 20, 64, 128, 300};
     for (int i = 0; i < 5; i++)
         for (int j = 0; j < 5; j++)

@@ -65,79 +65,40 @@ static gm_array *glu_compose(gm_scope *s, gm_array *const *in, int n_in, const v
     return gm_multiply(s, gm_multiply(s, gate, gm_sigmoid(s, inner)), up);
 }
 
-/* ---- the gradient: float32 [2, n, k], what the gate gets and what the other operand gets ---- */
+/* ---- the gradient: what the gate gets and what the other operand gets, in the memory of inputs where it is free ----
+ */
 enum { GRAD_GATE, GRAD_UP, GRAD_COTANGENT, GRAD_INPUTS };
 
 static gm_status grad_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
-    const gm_array *gate = in[GRAD_GATE];
-    GM_TRY(glu_infer(in, n_in, param, out));
-    GM_TRY(glu_infer((gm_array *[]){in[GRAD_GATE], in[GRAD_COTANGENT]}, 2, param, out));
-    out->ndim = 3;
-    out->shape[0] = 2;
-    out->shape[1] = gate->shape[0];
-    out->shape[2] = gate->shape[1];
-    return GM_OK;
+    GM_TRY(glu_infer(in, n_in, param, &out[0]));
+    return glu_infer((gm_array *[]){in[GRAD_GATE], in[GRAD_COTANGENT]}, 2, param, &out[1]);
 }
 
 static gm_status grad_eval(gm_array *out, gm_queue *q) {
     const glu_param *p = out->param;
+    gm_array *dup = array_output(out, 1);
     const float *in[GRAD_INPUTS];
     for (int i = 0; i < GRAD_INPUTS; i++)
         GM_TRY(float_operand(q, out->in[i], &in[i]));
-    GM_TRY(array_alloc(out, q));
-    float *to = array_ptr(out);
-    return DISPATCH(q, glu_grad, out->size / 2, .dgate = to, .dup = to + out->size / 2, .gate = in[GRAD_GATE],
+    GM_TRY(array_alloc_like(out, q, GRAD_GATE));
+    GM_TRY(array_alloc_from(dup, q, out->in[GRAD_COTANGENT]));
+    return DISPATCH(q, glu_grad, out->size, .dgate = array_ptr(out), .dup = array_ptr(dup), .gate = in[GRAD_GATE],
                     .up = in[GRAD_UP], .grad = in[GRAD_COTANGENT], .kind = (gm_glu_kind)p->kind, .alpha = p->alpha,
                     .limit = p->limit);
 }
 
-static gm_array *one_of_two(gm_scope *s, gm_array *x) {
-    return x ? gm_reshape(s, x, 3, (int64_t[]){1, x->shape[0], x->shape[1]}) : NULL;
-}
-
-/* value = g * s(u(g)) has the slope s + value * (1 - s) * u'. */
-static gm_array *grad_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
-    const glu_param *p = param;
-    (void)n_in;
-    gm_array *gate = in[GRAD_GATE], *up = in[GRAD_UP], *cot = in[GRAD_COTANGENT], *cut = cot;
-    gm_array *one = scalar_array(s, 1, GM_FLOAT32), *u = gate, *du = one;
-    if (p->kind == GM_GLU_GELU) {
-        gm_array *square = gm_square(s, gate);
-        u = times(s, gm_add(s, gate, times(s, gm_multiply(s, square, gate), 0.044715)), 1.5957691216057308);
-        du = times(s, gm_add(s, one, times(s, square, 0.134145)), 1.5957691216057308);
-    } else if (p->kind == GM_GLU_CLAMPED) {
-        gm_array *limit = scalar_array(s, p->limit, GM_FLOAT32);
-        gm_array *moves = gm_astype(s, gm_less_equal(s, gate, limit), GM_FLOAT32);
-        cut = gm_multiply(s, cot, gm_astype(s, gm_less_equal(s, gm_abs(s, up), limit), GM_FLOAT32));
-        up = gm_multiply(s, gm_add(s, gm_clip(s, up, gm_negative(s, limit), limit), one), moves);
-        gate = gm_minimum(s, gate, limit);
-        du = scalar_array(s, p->alpha, GM_FLOAT32);
-        u = gm_multiply(s, gate, du);
-    }
-    gm_array *sigmoid = gm_sigmoid(s, u), *value = gm_multiply(s, gate, sigmoid);
-    gm_array *slope = gm_multiply(s, gm_multiply(s, value, gm_subtract(s, one, sigmoid)), du);
-    gm_array *dgate = gm_multiply(s, gm_multiply(s, cot, up), gm_add(s, sigmoid, slope));
-    gm_array *both[2] = {one_of_two(s, dgate), one_of_two(s, gm_multiply(s, cut, value))};
-    return both[0] && both[1] ? gm_concatenate(s, both, 2, 0) : NULL;
-}
-
 const gm_op glu_grad_op = {.name = "glu_grad",
                            .n_in = GRAD_INPUTS,
-                           .n_out = 1,
+                           .n_out = 2,
                            .param_size = sizeof(glu_param),
                            .fields = glu_fields,
                            .infer = grad_infer,
-                           .eval = grad_eval,
-                           .compose = grad_compose};
+                           .eval = grad_eval};
 
 static void glu_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
-    gm_array *all[GRAD_INPUTS] = {in[0], in[1], cots[0]};
-    gm_array *both = array_node(s, &glu_grad_op, all, GRAD_INPUTS, out->param);
-    const int64_t n = out->shape[0], k = out->shape[1];
-    for (int64_t i = 0; both && i < 2; i++) {
-        gm_array *one = gm_slice(s, both, (int64_t[]){i, 0, 0}, (int64_t[]){i + 1, n, k}, (int64_t[]){1, 1, 1});
-        grad[i] = one ? gm_reshape(s, one, 2, (int64_t[]){n, k}) : NULL;
-    }
+    gm_array *all[GRAD_INPUTS] = {in[0], in[1], cots[0]}, *both[2];
+    if (array_nodes(s, &glu_grad_op, all, GRAD_INPUTS, out->param, sizeof(glu_param), 2, both) == GM_OK)
+        memcpy(grad, both, sizeof both);
 }
 
 static gm_array *glu(gm_scope *s, gm_array *gate, gm_array *up, gm_glu_kind kind, float alpha, float limit) {
