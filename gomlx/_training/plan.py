@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 REACHED = 0.45                  # of the speed of a product of matrices, in a step
 SLICE_ROWS = 64, 256            # of logits that exist at a time: csrc/models/training.c
-SLICE_BYTES, ROUNDED_SLICE_BYTES = 64 << 20, 160 << 20
+SLICE_BYTES = 64 << 20
+SUM_PARTS, SUM_RUN = 8, 2048        # of the vocabulary, each with sums of its own: kernels/cpu/launch_matrices.c
+SUM_ROWS, SUM_BYTES = (128, 1024), 16 << 20
 OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 OF_OPTIMIZER = {"sgd": 0, "lion": 1, "rmsprop": 1, "adagrad": 1, "muon": 1, "adafactor": 0}     # others: 2
 
@@ -44,7 +46,7 @@ class TrainingPlan:
     weight_bytes: int
     adapter_bytes: int          # with gradients and the optimiser's state
     activation_bytes: int       # kept between forward and backward, in the longest pass
-    logit_bytes: int            # of a slice: logits, whose place their gradient takes; of a teacher's besides
+    logit_bytes: int            # of a slice: logits, whose place their gradient takes, or sums; of a teacher's besides
     teacher_bytes: int          # of distillation: the teacher's weights, or what its file says of the longest pass, and
                                 # heads in float32
     total_bytes: int
@@ -85,9 +87,7 @@ def plan_training(path: str | os.PathLike[str] | None, data: Dataset, *, lora: L
     activations = longest * 4 * (sum(kept) if not given.checkpoints else
                                  max(kept) + hidden * len(shapes))
     taught = teaching(teacher, known, data, found, given) if teacher is not None else Teaching()
-    slice_bytes = ROUNDED_SLICE_BYTES if given.forward == "bf16" else SLICE_BYTES
-    rows = max(SLICE_ROWS[0], min(SLICE_ROWS[1], slice_bytes // 4 // known["vocab_size"]))
-    logits = 4 * (taught.slice_rows or min(rows, longest)) * known["vocab_size"]
+    logits = 4 * taught.slice_rows * known["vocab_size"] if taught.slice_rows else loss_bytes(known, longest, given)
     adapter = 4 * parameters * (2 + OF_OPTIMIZER.get(given.optimizer, 2))
     total = known["weight_bytes"] + adapter + activations + logits + taught.bytes
     available, _ = memory_plan.available_memory()
@@ -98,6 +98,16 @@ def plan_training(path: str | os.PathLike[str] | None, data: Dataset, *, lora: L
     hours = steps * flops / (REACHED * measured_flops()) / 3600
     return TrainingPlan(found_path, steps, per_step, longest, parameters, known["weight_bytes"], adapter, activations,
                         logits, taught.bytes, total, available, total <= available, flops, hours)
+
+
+def loss_bytes(known: dict[str, Any], rows: int, given: Settings) -> int:
+    """What there is at a time of the loss of so many rows: a slice of logits, or, where products are rounded, what
+    parts of the vocabulary sum for some rows."""
+    vocab = known["vocab_size"]
+    if given.forward != "bf16":
+        return 4 * vocab * min(rows, max(SLICE_ROWS[0], min(SLICE_ROWS[1], SLICE_BYTES // 4 // vocab)))
+    row = 4 * known["hidden_size"] * min(SUM_PARTS, -(-vocab // SUM_RUN))
+    return row * min(rows, max(SUM_ROWS[0], min(SUM_ROWS[1], SUM_BYTES // row)))
 
 
 @dataclass(frozen=True)

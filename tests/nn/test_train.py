@@ -442,6 +442,8 @@ def test_a_plan_refuses_what_training_refuses(model):
     lengths = lora.plan_training(None, data, lora=lora.LoRAConfig(dora=True))
     assert lengths.parameters == model.apply_lora(lora.LoRAConfig(dora=True)).count
     assert found.logit_bytes == 4 * min(256, found.longest_pass) * model.vocab_size
+    rounded = lora.plan_training(None, data, forward="bf16")       # of a vocabulary of one part
+    assert rounded.logit_bytes == 4 * rounded.longest_pass * 256 and model.vocab_size <= 2048 > rounded.longest_pass
     for config, settings, error, message in (
             ({"targets": ["nope"]}, {}, ValueError, "no layer is called 'nope'; this model has down_proj"),
             ({"layers": 99}, {}, ValueError, "the last 99 of a model that has 6"),
