@@ -17,7 +17,7 @@ training    a step of LoRA (rank 8 on queries and values) of two rows, by one pr
             thread each. "x" is the ranks' tokens/s over the process's
 --nccl      sums between GPUs, and a data-parallel step of LoRA on a decoder of gomlx.nn in the 8B shape
             (scaling_gpu.py): one GPU, and all. "x" is their tokens/s over one GPU's. "differ" counts arrays of
-            gradients whose bits are not one GPU's
+            gradients whose bits are not one GPU's (scaling_gpu.py --steps 100: of adapters after so many steps)
 
 The model is Qwen3-0.6B's shape with random weights (models.py makes it in --folder, once). Cells are medians of
 --repeat with [least..greatest]. Parts for which something is not installed are rows that say so."""
