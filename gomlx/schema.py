@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
-from gomlx._generation import property_names
+from gomlx._generation import drafts, property_names
 from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
 from gomlx._generation.exclusion import beside_others, canonical, exclude
 from gomlx._generation.negation import NOTES, TYPES, all_of, is_closed, negation, without_if, without_one_of
@@ -104,8 +104,9 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
     TypeError or ValueError for what is not a schema: not JSON, more than 1 MiB, deeper than 100 values."""
     if not isinstance(schema, bool | Mapping):
         raise TypeError(f"schema: expected a dict or a boolean, got {type(schema).__name__}")
-    schema = _as_json(schema)
+    schema, lines = drafts.without_later(_as_json(schema))
     work = _Walk(schema, strict_formats, compares_items, shows_words)
+    work.warnings += lines
     with automaton.effort(MAX_EFFORT):
         try:
             made = work.schema(schema, "")
@@ -189,7 +190,7 @@ class _Walk:
         self.depth = 0                              # of rewritten conditions within one another
         self.rewritten = 0                          # characters of what they have become
         self.cyclic = {}                            # {pointer: whether its $ref leads back to itself}
-        self.walked = set()                         # pointers of what stands there in the copy, too
+        self.walked = {}                            # {pointer: what the schema there has become}
         self.references = []                        # (a schema of the copy, the pointer of what its $ref leads to)
         self.left = MAX_COMPARED
 
@@ -197,8 +198,12 @@ class _Walk:
         self.places.append(Place(pointer, keyword, reason))
 
     def schema(self, schema, pointer):
+        made = self.copy(schema, pointer)
         if self.depth == 0:
-            self.walked.add(pointer)
+            self.walked[pointer] = made
+        return made
+
+    def copy(self, schema, pointer):
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
@@ -305,7 +310,8 @@ class _Walk:
         """Where nothing else can have evaluated them, those that are left are the additional ones."""
         if any(one in schema for one in APPLICATORS):
             return
-        for keyword, plain in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+        items = "additionalItems" if isinstance(schema.get("items"), list) else "items"
+        for keyword, plain in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", items)):
             if keyword in made:
                 value = made.pop(keyword)
                 made.setdefault(plain, value)
@@ -461,11 +467,12 @@ class _Walk:
             self.references.append((made, found))
 
     def place_targets(self, made):
-        """What a $ref leads to, but does not stand in the copy as a schema, is put beside the definitions."""
+        """What a $ref leads to, but does not stand in the copy as a schema, or has become what else holds there, too,
+        is put beside the definitions."""
         places = {}
         while self.references:
             schema, pointer = self.references.pop()
-            if pointer not in self.walked or not isinstance(found_at(made, pointer), dict | bool):
+            if pointer and (pointer not in self.walked or found_at(made, pointer) is not self.walked[pointer]):
                 if pointer not in places:
                     definitions = made.setdefault("$defs", {})
                     name = next(name for i in itertools.count() if (name := f"target {i}") not in definitions)
