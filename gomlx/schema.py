@@ -115,9 +115,9 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
             made = {} if made is True else made
             work.place_targets(made)
         except automaton.Exhausted as error:
-            raise ValueError(f"schema: {error}") from None
+            raise UnsupportedSchema([Place(*work.at_work, str(error))]) from None
         except RecursionError:                      # trees of patterns are followed part by part
-            raise ValueError("schema: its patterns have too many parts within one another") from None
+            raise UnsupportedSchema([Place(*work.at_work, "too many parts within one another")]) from None
     if work.places and enforce == "strict":
         raise UnsupportedSchema(work.places)
     fatal = [one for one in work.places if one.keyword == "$ref"]
@@ -186,6 +186,7 @@ class _Walk:
         self.uris = _Uris(root, self.is_old)
         self.strict_formats = strict_formats
         self.places = []
+        self.at_work = "", "pattern"                # (a pointer, the keyword there whose patterns are looked at)
         self.warnings = []
         self.depth = 0                              # of rewritten conditions within one another
         self.rewritten = 0                          # characters of what they have become
@@ -195,7 +196,18 @@ class _Walk:
         self.left = MAX_COMPARED
 
     def refuse(self, pointer, keyword, reason):
-        self.places.append(Place(pointer, keyword, reason))
+        place = Place(self.existing(pointer), keyword, reason)
+        if place not in self.places[-1:]:           # of a part that was rewritten as several
+            self.places.append(place)
+
+    def existing(self, pointer):
+        """The pointer, or where the part that was rewritten to what it leads to stands in the document."""
+        while found_at(self.root, pointer) is None:
+            pointer = pointer.rpartition("/")[0]
+        return pointer
+
+    def look_at(self, pointer, keyword):
+        self.at_work = self.existing(pointer) if self.depth else pointer, keyword
 
     def schema(self, schema, pointer):
         made = self.copy(schema, pointer)
@@ -216,6 +228,7 @@ class _Walk:
                     and (key not in ALONE or ALONE[key] in schema)}
         made = {key: self.value(key, value, f"{pointer}/{_escaped(key)}") for key, value in kept.items()}
         self.dynamic_reference(made, kept)
+        self.look_at(pointer, "propertyNames")
         for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies):
             rewrite(made, kept)
         self.patterns(made, pointer)
@@ -247,6 +260,7 @@ class _Walk:
         for keyword in ("not", "if", "oneOf", "contains", "uniqueItems"):
             if keyword not in made or keyword != "oneOf" and self.says_nothing(keyword, schema):
                 continue
+            self.look_at(pointer, keyword)
             if keyword == "oneOf":
                 if self.are_too_large(schema["oneOf"]) or self.clash_of(schema) is None:
                     continue
@@ -255,7 +269,7 @@ class _Walk:
                                                         for one in map(self.in_full, schema["oneOf"])])
             else:
                 said = self.without(keyword, schema)
-            if said is None or self.depth == MAX_NESTED:
+            if said is None or self.depth == MAX_NESTED or self.uris.are_inner(f"{pointer}/{keyword}"):
                 continue
             self.rewritten += len(json.dumps(said))
             if self.rewritten > MAX_REWRITTEN:
@@ -368,8 +382,8 @@ class _Walk:
         made |= {"properties": known, "additionalProperties": False}
         made.pop("patternProperties", None)
         if len(known) > MANY_NAMES:                 # more properties than the matcher follows: one pattern says them
-            rest = [name for name, one in known.items() if name not in own and one == additional]
-            made["properties"] = {name: one for name, one in known.items() if name not in set(rest)}
+            rest = {name: one for name, one in known.items() if name not in own and one == additional}
+            made["properties"] = {name: one for name, one in known.items() if name not in rest}
             property_names.add(made.setdefault("patternProperties", {}),
                                property_names.Names.of_texts(rest).pattern(), additional)
             made["patternProperties"].pop(None, None)
@@ -378,6 +392,7 @@ class _Walk:
     def patterns(self, made, pointer):
         """In the matcher's syntax, and so that it finds a text that holds to them and to the lengths, too."""
         for keyword, rewrite in (("patternProperties", self.patterns_of_names), ("pattern", self.pattern)):
+            self.look_at(pointer, keyword)
             try:
                 rewrite(made)
             except (automaton.TooLarge, Unreadable) as error:
@@ -507,6 +522,7 @@ class _Walk:
     def one_of(self, made, schema, pointer):
         """oneOf is anyOf where no two branches have a document in common."""
         clash = None
+        self.look_at(pointer, "oneOf")
         if self.are_too_large(schema["oneOf"]):
             self.refuse(pointer, "oneOf",
                         f"its {len(schema['oneOf'])} branches are too large to compare each with all others")
@@ -600,6 +616,12 @@ class _Uris:
             if isinstance(schema.get(key), str):
                 self.named.setdefault(f"{base}#{schema[key]}", pointer)
         return base
+
+    def are_inner(self, pointer):
+        """Whether a part there, or of what belongs to an `if`, has its own base: once it is moved, its references would
+        lead elsewhere."""
+        places = [pointer, pointer[:-2] + "then", pointer[:-2] + "else"] if pointer.endswith("/if") else [pointer]
+        return any(f"{base}/".startswith(f"{one}/") for base in self.bases for one in places)
 
     def pointer_of(self, target, pointer):
         """Of what a $ref at a pointer leads to; None: it is not in the document."""

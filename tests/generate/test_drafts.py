@@ -4,6 +4,7 @@ import pytest
 from test_schema_suite import Bytes, accepts
 
 from gomlx._generation.constraints import Constraint
+from gomlx.schema import UnsupportedSchema
 
 pytest.importorskip("llguidance", reason="gomlx[structured] is not installed")
 jsonschema = pytest.importorskip("jsonschema", reason="gomlx[structured] is not installed")
@@ -33,6 +34,18 @@ def assert_as_jsonschema(schema, documents):
     (DRAFT_4 | {"enum": [{"const": 1}, 2]}, [{"const": 1}, {}, 2])], ids=str)
 def test_a_keyword_says_what_the_draft_says(schema, documents):
     assert_as_jsonschema(schema, documents)
+
+
+HERE = {"$defs": {"q": TEXT}, "$id": "http://h/root"}
+INNER = {"$id": "http://h/inner", "$defs": {"q": WHOLE}, "allOf": [{"$ref": "#/$defs/q"}]}
+
+
+@pytest.mark.parametrize("schema", [
+    {"if": {"const": 2}, "else": INNER}, {"if": {"type": "null"}, "then": INNER},
+    {"contains": INNER, "maxItems": 2}, {"oneOf": [INNER, {"type": ["integer", "null"]}]}], ids=str)
+def test_what_has_its_own_base_is_not_moved(schema):
+    with pytest.raises(UnsupportedSchema, match="/properties/a: (if|contains|oneOf)"):
+        Constraint.schema(HERE | {"properties": {"a": schema}})
 
 
 def test_what_the_draft_does_not_have_is_reported():
