@@ -115,9 +115,9 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
             made = {} if made is True else made
             work.place_targets(made)
         except automaton.Exhausted as error:
-            raise UnsupportedSchema([Place(*work.at_work, str(error))]) from None
+            raise UnsupportedSchema([Place(work.at_work[0], work.at_work[1], str(error))]) from None
         except RecursionError:                      # trees of patterns are followed part by part
-            raise UnsupportedSchema([Place(*work.at_work, "too many parts within one another")]) from None
+            raise UnsupportedSchema([Place(work.at_work[0], work.at_work[1], "too many nested parts")]) from None
     if work.places and enforce == "strict":
         raise UnsupportedSchema(work.places)
     fatal = [one for one in work.places if one.keyword == "$ref"]
