@@ -229,6 +229,32 @@ def test_no_compiler_warns(name):
     assert not said, said
 
 
+def test_objects_are_compiled_again_when_what_they_are_made_of_changes(tmp_path):
+    """And only then; what was kept of an older state is there when that comes back."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    source, header = tmp_path / "a.c", tmp_path / "a.h"
+    source.write_text('#include "a.h"\nint f(int x) { return x * FACTOR; }\n')
+
+    def compiled(factor, *flags):
+        header.write_text(f"#define FACTOR {factor}\n")
+        before = os.listdir(tmp_path / "build" / "tests") if (tmp_path / "build").exists() else []
+        obj, = Compiler(str(tmp_path), ["gcc"], 1).compile(["a.c"], *flags).values()
+        return obj, os.path.basename(obj) not in before
+
+    first, second = compiled(3), compiled(4)
+    assert first[1] and second[1] and first[0] != second[0]
+    assert compiled(4) == (second[0], False) and compiled(4, "-O1")[1]
+    assert open(first[0], "rb").read() != open(second[0], "rb").read()
+    source.write_text("#error none\n")
+    with pytest.raises(AssertionError, match="#error none"):
+        compiled(4)
+    assert not [name for name in os.listdir(tmp_path / "build" / "tests") if "new" in name]
+    source.write_text("int f(int x) { int unused; return x; }\n")
+    for _ in range(2):                                  # what is said is said again
+        assert "unused" in Compiler(str(tmp_path), ["gcc", "-Wall"], 1).warnings([("a.c", [])])
+
+
 # ---- sizes ----
 def code_only(text):
     """C without comments, preprocessor lines and what is in quotes; every line keeps its place."""
