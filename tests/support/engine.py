@@ -20,7 +20,7 @@ SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-o
 # work.
 KERNELS_LESS = ["-fno-sanitize=null,alignment,object-size,pointer-overflow"]
 # ASan's own checks as calls: the same checks, in little more than half the time that compiling them in line takes.
-KERNELS_CALLS = ["--param", "asan-instrumentation-with-call-threshold=0"]
+CALLS = ["--param", "asan-instrumentation-with-call-threshold=0"]
 KEPT = 7 * 24 * 3600                    # seconds that an object is kept after its last use
 
 
@@ -134,7 +134,7 @@ class Compiler:
 
 class Engine(Compiler):
     """objects: {source: object} of csrc (without py) and of the kernels that setup.py would build (GOMLX_ISAS), at -O1
-    under ASan and UBSan. folder: where programs are linked."""
+    under ASan and UBSan. addresses: the flags of ASan alone. folder: where programs are linked."""
 
     def __init__(self, root, folder):
         command, self.folder = shlex.split(os.environ.get("CC", "gcc")), str(folder)
@@ -143,9 +143,9 @@ class Engine(Compiler):
         self.build = load_setup(root)
         self.sanitize = SANITIZE if self.compiles(command, "int main(void) { return 0; }", *SANITIZE) else []
         flags = [*self.build.FLAGS, "-D_GNU_SOURCE", "-DGOMLX_FAULT_INJECTION", "-g1", "-O1", *self.sanitize]
-        less = KERNELS_LESS if self.sanitize else []
-        if self.sanitize and self.compiles(command, "int main(void) { return 0; }", *SANITIZE, *KERNELS_CALLS):
-            less = [*less, *KERNELS_CALLS]
+        calls = self.sanitize and self.compiles(command, "int main(void) { return 0; }", *SANITIZE, *CALLS)
+        less = [*KERNELS_LESS, *(CALLS if calls else [])] if self.sanitize else []
+        self.addresses = ["-fsanitize=address", *(CALLS if calls else [])] if self.sanitize else []
         super().__init__(root, [*command, *flags, *(f"-I{name}" for name in self.build.INCLUDES)], self.build.JOBS)
         with contextlib.chdir(root):
             sources = [(path, "", own) if (own := self.build.own_flags(path)) else path
