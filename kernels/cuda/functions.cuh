@@ -6,8 +6,7 @@
 #include "elements.cuh"
 #include "results.h"
 
-/* ---- which kinds of elements a row has a function of; operations refuse others, or make them floating point first ----
- */
+/* ---- of which elements a row has a function: operations refuse others, or make them floating point first ---- */
 #define VECTOR(value) true
 #define LIBM(value) true
 #define SINES(cosine) true

@@ -1,6 +1,6 @@
 """The tests in C: each tests/c/test_*.c is a program over the whole engine, compiled under ASan and UBSan, that prints
-'N passed, N failed'. Those of kernels and of packed products run once for each instruction set of this machine, those of
-other loops that each family of sets has of its own once for each family."""
+'N passed, N failed'. Those of kernels and of packed products run once for each instruction set of this machine, those
+of other loops once for each family of sets, which has them of its own."""
 import contextlib
 import glob
 import os

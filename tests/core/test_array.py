@@ -14,7 +14,6 @@ from places import ROOT
 
 import gomlx.core as mx
 
-
 # ---- creation ----
 
 @pytest.mark.parametrize("value, dtype", [
