@@ -7,6 +7,7 @@ import signal
 
 import pytest
 from engine import Engine
+from order import place_of
 from places import ROOT
 
 # The suite means the same on every machine: GOMLX_TEST_DEVICE=gpu runs it on the GPU, GOMLX_TEST_DEVICE=fake on the
@@ -22,26 +23,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Files that take long, the longest first. With pytest-xdist's loadfile a processor takes a whole file, the next in this
-# order: one that begins last would be waited for.
-LONG = ["c/test_c.py", "cuda/test_contracts.py", "c/test_neon.py", "cuda/test_cuda.py", "cuda/test_nccl.py",
-        "project/test_structure.py", "project/test_notebooks.py", "cuda/test_cuda_package.py"]
-
-
 def pytest_configure(config):
     """pytest-xdist's own order is by how many tests a file has."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
 
-def place_of(item):
-    name = os.path.relpath(item.path, os.path.join(ROOT, "tests"))
-    return LONG.index(name) if name in LONG else len(LONG)
-
-
 def pytest_collection_modifyitems(items):
     """Puts the files that take long first, and marks the tests of gpu_differences.py where arrays are on a GPU."""
-    items.sort(key=place_of)
+    items.sort(key=lambda item: place_of(item.path))
     if DEVICE == "cpu":
         return
     from gpu_differences import DIFFERENT, OF_LIBRARY, SKIPPED

@@ -6,10 +6,11 @@ import shutil
 import subprocess
 import sysconfig
 
+import order
 import pytest
 from catalogue import ROWS
 from engine import Compiler, load_setup
-from places import ROOT
+from places import ROOT, TESTS
 
 # What each folder may see besides itself and gomlx.h: direct and indirect layers below it.
 BASE = {"base", "kernels"}
@@ -222,6 +223,14 @@ def test_clang_does_not_warn():
         units += [(path, own) for path, _, own in build.parts()]
     said = compiler.warnings([(path, [*own, "-fsyntax-only"]) for path, own in units])
     assert not said, said
+
+
+def test_files_that_take_long_begin_first(request):
+    assert len(set(order.LONG)) == len(order.LONG)
+    assert all(os.path.exists(os.path.join(TESTS, name)) for name in order.LONG)
+    places = [order.place_of(item.path) for item in request.session.items]
+    assert places == sorted(places)
+    assert not request.config.getoption("loadscopereorder", False)      # by how many tests a file has
 
 
 def test_objects_are_compiled_again_when_what_they_are_made_of_changes(tmp_path):
