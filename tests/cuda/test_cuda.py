@@ -344,7 +344,7 @@ def test_products_by_cublaslt(run_blaslt):
         for left, right in ((x, w), (x, w[2]), (x[:1], w), (x[:, ::2], w), (x, w[::-1])):
             got, calls = uses(lambda: left @ right)
             assert calls == 1 and close(got, np.asarray(left), np.asarray(right))
-        heads = [draw(4, 70, 6, 48).transpose(0, 2, 1, 3) for _ in range(2)]     # no single step apart: small ones are copied
+        heads = [draw(4, 70, 6, 48).transpose(0, 2, 1, 3) for _ in range(2)]     # no single step apart: copied
         got, calls = uses(lambda: heads[0] @ heads[1].swapaxes(-1, -2))
         assert calls == 1 and close(got, np.asarray(heads[0]), np.asarray(heads[1]).swapaxes(-1, -2))
         added = draw(4, 1, 70, 70)
