@@ -248,12 +248,13 @@ typedef struct {
     uint32_t *starts;
     uint64_t limit;
     bool wide;
-    /* sums to few places: of bucket b are places [b << shift, (b + 1) << shift), whose elements come to `values` and
-     * their places in the bucket to `keys`, of a byte; counts, totals: as of a sort's digits. */
+    /* sums to few places: of bucket b are places [b << shift, (b + 1) << shift); chunks of CUDA_SORT_CHUNK elements
+     * come to `values` in order by bucket, and their places in it to `keys`, of a byte; begins: [chunks][256], where.
+     */
     int32_t shift;
     int64_t chunks;
     void *values;
-    uint32_t *counts, *totals;
+    uint16_t *begins;
 } cuda_index_args;
 
 /* ---- layers: those of the contract where these hold no pointer to memory of the host ---- */

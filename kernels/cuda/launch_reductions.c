@@ -185,8 +185,8 @@ static void start_rows(cuda_kernel first, int type, cuda_rows_args p) {
     cuda_start((cuda_kernel)(kernel + 2), p.rows, CUDA_ROW_THREADS, (size_t)(in_memory * group) * sizeof(float), &p);
 }
 
-/* Rows that a block's registers do not hold, where clusters of blocks can have them: as many blocks as hold them all,
- * and where there are not so many, memory for the rest. */
+/* Rows in lines that a block's registers do not hold, where clusters of blocks can have them: as many blocks as hold
+ * them all, and where there are not so many, memory for the rest. */
 static void start_cluster_rows(cuda_kernel kernel, int64_t item, cuda_rows_args p) {
     const int64_t group = 16 / item, groups = blocks_of(p.dim, group), kept = CUDA_ROW_CLUSTER / group;
     int blocks = 1;
@@ -194,7 +194,6 @@ static void start_cluster_rows(cuda_kernel kernel, int64_t item, cuda_rows_args 
     const int64_t team = CUDA_ROW_THREADS * blocks, most = CUDA_CLUSTER_MEMORY / (CUDA_ROW_THREADS * group);
     int64_t in_memory = blocks_of(groups, team) - kept; /* groups of a thread */
     in_memory = in_memory < 0 ? 0 : in_memory > most ? most : in_memory;
-    p.lines = lies_in_lines(&p, group);
     p.kept_groups = (kept + in_memory) * team;
     const size_t room = (size_t)(CUDA_ROW_JOINED + in_memory * CUDA_ROW_THREADS * group) * sizeof(float);
     cuda_start_clusters(kernel, p.rows * blocks, blocks, CUDA_ROW_THREADS, room, &p);
@@ -207,7 +206,7 @@ void cuda_start_softmax(const gm_softmax_args *a, int64_t rows) {
         return;
     }
     const int64_t item = type_bytes(a->type);
-    if (a->dim > CUDA_ROW_THREADS * CUDA_ROW_EACH(item) && cuda_has_wgmma())
+    if (a->dim > CUDA_ROW_THREADS * CUDA_ROW_EACH(item) && cuda_has_wgmma() && lies_in_lines(&p, 16 / item))
         start_cluster_rows((cuda_kernel)(CUDA_softmax_cluster_f16 + float_index(a->type)), item, p);
     else if (a->dim > 0) start_rows(CUDA_softmax_f16_short, a->type, p);
 }

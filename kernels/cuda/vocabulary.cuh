@@ -120,6 +120,15 @@ DEVICE uint32_t take_number(uint32_t *count) {
     return number;
 }
 DEVICE float read_written(const float *p) { return __ldcg(p); }
+/* Writes 16 bytes that nobody reads soon: they do not take the place of others in the card's cache. */
+template <class T> DEVICE void store_past(T *to, const T &value) {
+    uint32_t words[4];
+    static_assert(sizeof words == sizeof value, "16 bytes");
+    memcpy(words, &value, sizeof words);
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                 "r"(words[3])
+                 : "memory");
+}
 DEVICE int count_bits(uint32_t bits) { return __popc(bits); }
 /* Memory of a block whose size the launch gives, aligned to 16 bytes. */
 extern __shared__ uint4 block_memory_[];

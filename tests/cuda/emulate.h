@@ -113,6 +113,7 @@ DEVICE void count_up(uint32_t *count) { ++*count; }
 DEVICE void set_bits(uint32_t *word, uint32_t bits) { *word |= bits; }
 DEVICE uint32_t take_number(uint32_t *count) { return (*count)++; }
 DEVICE float read_written(const float *p) { return *p; }
+template <class T> DEVICE void store_past(T *to, const T &value) { *to = value; }
 DEVICE int count_bits(uint32_t bits) { return __builtin_popcount(bits); }
 
 DEVICE float float_of_bits(uint32_t bits) {
