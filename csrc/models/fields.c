@@ -346,9 +346,12 @@ gm_status fields_list(gm_loader *l) {
         return fields_refuse_shape(l, t, 1, &c->hidden);
     if (t)
         GM_TRY(fields_add(l, (job){.tensor = t, .to = &m->norm, .kind = JOB_VECTOR, .rows = c->hidden, .columns = 1}));
-    if (c->tied && !model_is_shared(m))
+    if (!c->tied)
+        GM_TRY(add_matrix(l, head, &m->head, (job){0}, c->vocab, c->vocab, c->hidden));
+    m->weight_bytes = (int64_t)l->bytes_total;
+    if (!c->tied || !model_is_shared(m))
         return GM_OK;
-    return add_matrix(l, c->tied ? embed : head, &m->head, (job){0}, c->vocab, c->vocab, c->hidden);
+    return add_matrix(l, embed, &m->head, (job){0}, c->vocab, c->vocab, c->hidden); /* once more, for the device */
 }
 
 /* ---- once loaded ---- */

@@ -588,7 +588,6 @@ static gm_status settle(gm_loader *l) {
                        "load: activations=\"int8\" needs quantised weights, and not in mxfp8; those of %s "
                        "are others",
                        l->path);
-    m->weight_bytes = (int64_t)l->bytes_total;
     m->context_policy = l->options.context_policy;
     return model_lay_out(m, loader_choose_kv(&l->options, m->int8, m->bf16, m->quantised));
 }

@@ -102,9 +102,9 @@ def _fitting(plan, path, asked, number, count, free, room):
                             f"{memory_plan.size(LEAST_BYTES)}")
     needed = (f"weights, working memory and a cache of {plan.context} tokens take "
               f"{memory_plan.size(plan.total_bytes)}")
-    within = "gpu_memory" if room < int(SHARE * free) else f"{SHARE:.0%} of the GPU's {memory_plan.size(free)} of free " \
-                                                           "memory"
-    within += f", {memory_plan.size(room)}"
+    within = f"{SHARE:.0%} of the GPU's {memory_plan.size(free)} of free memory, {memory_plan.size(room)}"
+    if room < int(SHARE * free):
+        within = f"gpu_memory, {memory_plan.size(room)}"
     if count > 1:
         within += f" ({devices.name_of(number)} of {count} GPUs, by free memory)"
     if plan.context > plan.context_ceiling:
@@ -115,5 +115,5 @@ def _fitting(plan, path, asked, number, count, free, room):
     if some.gpu_layers < LEAST_LAYERS:
         return Placement(0, f"{needed}, more than {within}; {some.gpu_layers} layers would fit, and fewer than "
                             f"{LEAST_LAYERS} are not worth it")
-    return _shared(some, number, f"{needed}, more than {within}; {some.gpu_layers} of {len(some.layers)} layers with the "
-                                 f"head take {memory_plan.size(some.gpu_bytes)}")
+    return _shared(some, number, f"{needed}, more than {within}; {some.gpu_layers} of {len(some.layers)} layers with "
+                                 f"the head take {memory_plan.size(some.gpu_bytes)}")
