@@ -189,16 +189,17 @@ def check_fit(path, strict, context_length, dtype, kv_dtype, place):
         return
     if plan.fits or plan.context > plan.context_ceiling:
         return
+    advice = f". {placement.ADVICE}" if place.number and place.gpu_layers is None else ""
     if strict:
-        plan.check()
+        raise MemoryError(plan.why + advice)
     whole, source = memory_plan.whole_memory()
     if not place.number and plan.weight_bytes > whole:
         raise MemoryError(f"{path}: weights {memory_plan.size(plan.weight_bytes)} are more than {source}, "
                           f"{memory_plan.size(whole)}: a smaller model, or one with fewer bits, is needed "
                           f"(fits='ignore' "
                           "loads it nevertheless)")
-    if place.number and place.gpu_layers is None and plan.weight_bytes > plan.budget_bytes:
-        raise MemoryError(f"{path}: {plan.why}. {placement.ADVICE} (fits='ignore' tries it nevertheless)")
+    if advice and plan.weight_bytes > plan.budget_bytes:
+        raise MemoryError(f"{path}: {plan.why}{advice} (fits='ignore' tries it nevertheless)")
     log.warning("%s may not fit: %s", path, plan.why)
 
 
