@@ -53,6 +53,7 @@ class MemoryPlan:
     gpu_layers: int = 0                         # of all: all of the model is there; 0 where none fits, or on the CPU
     gpu_bytes: int = 0                          # of the total, what the GPU holds; the budget is the GPU's
     cpu_bytes: int = 0                          # ... and what the processor's memory holds
+    possible_gpu_layers: list[int] = field(default_factory=list, repr=False)    # what gpu_layers may be
 
     def remaining(self, prompt_tokens: int) -> int:
         """The tokens that the context leaves after a prompt."""
@@ -188,7 +189,7 @@ def planned(asked: Asked, count: int) -> MemoryPlan:
         sum(share.weight_bytes for share, _ in places), batch * everything.sequence(context, kv_dtype), per_token,
         sum(CACHE["states"] * layer.state_bytes for layer in everything.layers),
         sum(share.working_bytes for share, _ in places), sum(totals), asked.available, asked.source,
-        everything.layers, devices.name_of(asked.number), count, on_gpu, sum(totals) - on_gpu)
+        everything.layers, devices.name_of(asked.number), count, on_gpu, sum(totals) - on_gpu, shares.possible(known))
 
 
 def rooms(asked: Asked, count: int) -> tuple[tuple[int, str], tuple[int, str]]:

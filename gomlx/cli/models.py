@@ -69,7 +69,7 @@ def plan(args):
     if args.json:
         print_json(values)
     else:
-        del values["layers"]
+        del values["layers"], values["possible_gpu_layers"]
         show_table(values)
     return 0 if made.fits else 1
 

@@ -352,6 +352,14 @@ def test_the_program_for_cards(library):
     assert "(packaged)" in done.stdout and " 0.0e+00 " in done.stdout and "1 models, 0 wrong" in done.stdout
 
 
+def test_the_program_for_cards_by_layers(library):
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "cuda", "card_models.py"), "--layers"], cwd=ROOT,
+                          text=True, env={**os.environ, "GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": ""},
+                          capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "  2 of   6  0.0e+00" in done.stdout and "1 models, 0 wrong" in done.stdout, done.stdout
+
+
 def command(library, *arguments):
     """(status, standard output, standard error) of the command on the fake device."""
     done = subprocess.run([sys.executable, "-P", "-m", "gomlx", *arguments], cwd=ROOT, text=True, capture_output=True,
