@@ -61,8 +61,8 @@ static plan_crossing crossing_of(const gm_array *a) {
 static gm_status cross_over(gm_plan *p, const gm_array *a, gm_array **out) {
     plan_crossing c = crossing_of(a);
     size_t i = 0;
-    while (i < p->n_crossings && (p->crossings[i].from != c.from || p->crossings[i].begin != c.begin ||
-                                  p->crossings[i].bytes != c.bytes))
+    while (i < p->n_crossings &&
+           (p->crossings[i].from != c.from || p->crossings[i].begin != c.begin || p->crossings[i].bytes != c.bytes))
         i++;
     if (i == p->n_crossings) {
         GM_TRY(grow_array(&p->crossings, i, &p->crossings_capacity, 1, sizeof *p->crossings));

@@ -10,8 +10,8 @@ typedef struct {
     bool quantised;  /* some linear layer's weights are */
     int64_t packed;
     int64_t before, after; /* ... of what comes before the layers, and after them; a tied embedding is both */
-    int64_t *layers;  /* packed bytes of each layer */
-    int64_t *tensors; /* packed bytes by the checkpoint's tensors: those of a stack are the first one's */
+    int64_t *layers;       /* packed bytes of each layer */
+    int64_t *tensors;      /* packed bytes by the checkpoint's tensors: those of a stack are the first one's */
 } totals;
 
 static size_t index_of(const gm_loader *l, const gm_tensor *t) { return (size_t)(t - checkpoint_at(l->checkpoint, 0)); }
@@ -96,8 +96,7 @@ static bool add_layer(cJSON *list, const gm_config *c, int64_t i, const totals *
     if (ok && (l->has & HAS_ATTENTION))
         ok = add_number(o, "n_heads", l->n_heads) && add_number(o, "n_kv_heads", l->n_kv_heads) &&
              add_number(o, "head_dim", l->head_dim) && add_number(o, "window", l->window) &&
-             add_number(o, "source", l->source) &&
-             cJSON_AddBoolToObject(o, "shared", l->source != i);
+             add_number(o, "source", l->source) && cJSON_AddBoolToObject(o, "shared", l->source != i);
     if (ok && (l->has & HAS_LINEAR))
         ok = add_number(o, "state_bytes",
                         4 * ((l->conv_kernel - 1) * l->conv_channels + l->state_heads * l->state_value * l->state_key));

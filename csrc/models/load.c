@@ -345,10 +345,9 @@ static gm_status record_pack(gm_loader *l, const job *j, int format, const void 
     gm_array *result = make_result(l, j, spec);
     if (!result)
         return error_code();
-    return DISPATCH(queue_of(l, j), pack, j->rows,
-                    .out = (char *)array_ptr(result) + part_bytes(l, j) * (size_t)j->part, .in = in,
-                    .row_map = l->row_map, .format = format, .rows = j->rows, .k = j->columns, .scales = scales,
-                    .biases = biases);
+    return DISPATCH(
+        queue_of(l, j), pack, j->rows, .out = (char *)array_ptr(result) + part_bytes(l, j) * (size_t)j->part, .in = in,
+        .row_map = l->row_map, .format = format, .rows = j->rows, .k = j->columns, .scales = scales, .biases = biases);
 }
 
 /* MLX's arrays have the groups of a matrix apart. */

@@ -63,7 +63,7 @@ struct gm_loader {
 gm_status loader_open(const gm_load_options *options, bool describes, gm_loader **out);
 size_t loader_result_bytes(const gm_loader *l, const job *j); /* of the array that the job is, or is a part of */
 int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16,
-                     bool quantised);                                             /* the type of the cache's entries */
+                     bool quantised); /* the type of the cache's entries */
 /* What linear layers on a device may multiply. */
 void loader_choose_activations(const gm_load_options *o, int number, bool *int8, bool *bf16);
 /* Whether a job of the model's own is of what comes after the layers: the final norm and the head. */

@@ -56,7 +56,8 @@ int64_t cache_bytes(const gm_cache *c); /* memory that it holds, shared memory i
 /* Memory that several hold, of which each piece counts once however many share it. */
 gm_status caches_bytes(gm_cache *const *caches, size_t n, int64_t *bytes);
 /* Where a slot is, for a forward pass: blocks of keys and of values, or the two arrays of a state. Valid until the next
- * call that changes the cache. Tables of blocks are the host's, what they and states point to is the slot's device's. */
+ * call that changes the cache. Tables of blocks are the host's, what they and states point to is the slot's device's.
+ */
 void cache_addresses(const gm_cache *c, int slot, gm_cache_address arrays[2]);
 int64_t cache_blocks(const gm_cache *c, int slot); /* that these list; 0: a state */
 /* Floats of the second array of a state. */

@@ -9,7 +9,7 @@ struct gm_step {
     gm_model *model;
     gm_batch_state *batch;
     gm_batch_state *first; /* the same rows for layers on the processor, before those on a device; else NULL */
-    adapter_mix **mixes; /* of each sequence; NULL: none has adapters */
+    adapter_mix **mixes;   /* of each sequence; NULL: none has adapters */
     step_output output;
     bool prompt; /* its rows are of prompts, and the model is on a device */
     gm_array *logits, *sums, *best;
