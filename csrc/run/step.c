@@ -8,7 +8,8 @@
 struct gm_step {
     gm_model *model;
     gm_batch_state *batch;
-    adapter_mix **mixes; /* of each sequence; NULL: none has adapters */
+    gm_batch_state *first; /* the same rows for layers on the processor, before those on a device; else NULL */
+    adapter_mix **mixes;   /* of each sequence; NULL: none has adapters */
     step_output output;
     bool prompt; /* its rows are of prompts, and the model is on a device */
     gm_array *logits, *sums, *best;
@@ -55,6 +56,17 @@ static gm_array *forward(gm_scope *s, gm_step *st, const gm_batch *batch, bool h
     return x;
 }
 
+/* The rows as those layers find them whose caches this state lists; there: as the later ones do, elsewhere. */
+static gm_batch rows_of(const gm_step *st, const gm_batch_state *state, const gm_batch *there) {
+    const bool some = st->output == STEP_LAST && !batch_state_has_single_rows(state);
+    return (gm_batch){.state = state,
+                      .tokens = state->tokens,
+                      .positions = state->positions,
+                      .logit_rows = some ? state->last : NULL,
+                      .taps = st->taps,
+                      .there = there};
+}
+
 static gm_status build(gm_step *st) {
     gm_scope *s = gm_scope_open();
     if (!s)
@@ -63,14 +75,10 @@ static gm_status build(gm_step *st) {
     gm_array *roots[3] = {NULL};
     size_t n_roots = 1;
     const gm_model *m = st->model;
-    const bool some = st->output == STEP_LAST && !batch_state_has_single_rows(st->batch);
-    gm_batch batch = {.state = st->batch,
-                      .tokens = st->batch->tokens,
-                      .positions = st->batch->positions,
-                      .logit_rows = some ? st->batch->last : NULL,
-                      .taps = st->taps};
+    const gm_batch batch = rows_of(st, st->batch, NULL);
+    const gm_batch first = st->first ? rows_of(st, st->first, &batch) : batch;
     const bool logits = st->output == STEP_LAST || st->output == STEP_ALL;
-    roots[0] = forward(s, st, &batch, !logits);
+    roots[0] = forward(s, st, &first, !logits);
     if (st->output == STEP_HIDDEN)
         roots[0] = gm_rms_norm(s, roots[0], m->norm, (float)m->config.eps);
     gm_retain(roots[0]);
@@ -126,6 +134,9 @@ gm_status step_new(gm_model *m, const step_request *r, gm_step **out) {
                                  &st->batch);
     if (status == GM_OK)
         status = batch_state_place(st->batch, m->device);
+    if (status == GM_OK && model_is_shared(m))
+        status = batch_state_new(r->counts, r->n_sequences, st->prompt, m->layout.n_slots, m->layout.kv_type,
+                                 &st->first);
     if (status == GM_OK)
         status = keep_mixes(st, r);
     if (status != GM_OK) {
@@ -208,7 +219,7 @@ static gm_status ask_results(gm_step *st, int64_t deadline_ns) {
     const gm_array *const roots[3] = {st->logits, st->sums, st->best};
     if (!st->model->device || st->asked)
         return GM_OK;
-    GM_TRY(device_issue(plan_queue(st->plan), deadline_ns));
+    GM_TRY(plan_issue(st->plan, deadline_ns));
     for (int i = 0; i < 3; i++)
         if (st->here[i])
             GM_TRY(device_copy(st->model->device, st->here[i], array_ptr(roots[i]),
@@ -222,7 +233,9 @@ static gm_status make_plan(gm_step *st) {
     release_roots(st);
     if (blocks > st->batch->max_blocks)
         st->batch->max_blocks = blocks + blocks / 2 + 2;
-    const int before = device_enter(st->model->device);
+    if (st->first)
+        st->first->max_blocks = st->batch->max_blocks;
+    const int before = device_enter(st->model->first_device);
     gm_status status = build(st);
     device_enter(before);
     if (status == GM_OK)
@@ -244,15 +257,14 @@ static gm_status start_run(gm_step *st) {
         GM_TRY(make_plan(st));
     GM_TRY(model_begin_pass(st->model));
     GM_TRY(batch_state_send(st->batch));
-    queue_profile(plan_queue(st->plan), st->profile);
-    queue_begin(plan_queue(st->plan), st->model->threads);
+    plan_begin(st->plan, st->model->threads, st->profile);
     st->running = true;
     st->asked = false;
     return GM_OK;
 }
 
 static void end_run(gm_step *st, bool failed) {
-    queue_end(plan_queue(st->plan), failed);
+    plan_end(st->plan, failed);
     run_unlock();
     st->running = false;
 }
@@ -268,7 +280,7 @@ void step_abandon(gm_step *st) {
         st->packing = false;
         return;
     }
-    queue_give_up(plan_queue(st->plan));
+    plan_give_up(st->plan);
     run_unlock();
     st->running = false;
 }
@@ -282,6 +294,7 @@ void step_free(gm_step *st) {
         adapter_mix_release(st->mixes[i]);
     memory_free(st->mixes);
     batch_state_free(st->batch);
+    batch_state_free(st->first);
     memory_free(st);
 }
 
@@ -293,13 +306,15 @@ gm_status step_fill(gm_step *st, int sequence, gm_cache *cache, const int32_t *t
                            (long long)st->model->config.vocab);
     GM_TRY(cache_reserve(cache, position, position + count));
     batch_state_set_rows(st->batch, sequence, tokens, position);
+    if (st->first)
+        batch_state_set_rows(st->first, sequence, tokens, position);
     for (int i = 0; i < st->model->layout.n_slots; i++) {
         gm_cache_address arrays[2];
         cache_addresses(cache, i, arrays);
-        if (st->model->device)
+        if (st->model->layout.slots[i].device)
             GM_TRY(batch_state_set_blocks(st->batch, sequence, i, arrays, cache_blocks(cache, i)));
         else
-            batch_state_set_cache(st->batch, sequence, i, arrays);
+            batch_state_set_cache(st->first ? st->first : st->batch, sequence, i, arrays);
     }
     return GM_OK;
 }
@@ -348,7 +363,7 @@ gm_status step_run(gm_step *st, int slice_ms) {
     const int64_t deadline = slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0;
     status = ask_results(st, deadline);
     if (status == GM_OK)
-        status = queue_go_on(plan_queue(st->plan), deadline);
+        status = plan_go_on(st->plan, deadline);
     if (status == GM_OK && st->model->device)
         status = device_await(st->model->device);
     if (status != GM_AGAIN)

@@ -467,6 +467,40 @@ def test_a_model(run, tmp_path, case):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("case", ["llama", "qwen3", "qwen3_5", "gpt_oss"])
+def test_layers_on_both(run, tmp_path, case):
+    """At every number of layers on the GPU: logits within 1e-5 of the processor's and greedy tokens the same; sequences
+    together, parts of a prompt, a fork and a session of another placement have the bits that they have alone, with the
+    launches of a step as a graph and without."""
+    path = Golden().save(str(tmp_path), case)
+    run(f"""
+        n_layers, ids = gomlx._gomlx.describe({path!r})["n_layers"], {Golden().ids(case)[:13]!r}
+
+        def go_on(session, ids, n=6):
+            return [(e.id, np.float32(e.logprob).tobytes()) for e in
+                    gomlx._gomlx.stream(session, None, ids, max_tokens=n) if e.id >= 0]
+
+        here = gomlx._gomlx.load_model({path!r}, activations="float32")
+        cpu, text = np.array(here.logits([ids])[0], dtype=np.float64), [e[0] for e in go_on(here.new_session(), ids)]
+        for host in range(n_layers):
+            model = gomlx._gomlx.load_model({path!r}, device=1, host_layers=host, activations="float32")
+            gpu = np.array(model.logits([ids])[0], dtype=np.float64)
+            away = np.sqrt(((gpu - cpu) ** 2).mean() / (cpu ** 2).mean())
+            assert 0 < away < 1e-5, (host, away)
+            assert np.array_equal(gpu, np.array(model.logits([ids[:7], ids, ids[:1]])[1]))
+            session, parts = model.new_session(), model.new_session()
+            there = go_on(session, ids)
+            assert [e[0] for e in there] == text, host
+            go_on(parts, ids[:5], 0)
+            assert go_on(parts, ids) == there
+            saved, fork = session.save(), session.fork()
+            assert here.restore_session(saved).save() == saved
+            again, want = model.restore_session(saved), go_on(session, session.ids)
+            assert go_on(again, again.ids) == want == go_on(fork, fork.ids)
+    """)
+
+
+@pytest.mark.slow
 def test_prompts_have_an_arithmetic_of_their_own(run, tmp_path):
     """Of weights and a cache of 16 bits, by the tensor cores: a row has its bits however its prompt is cut, down to a
     single row, and whatever else is decoded; prompts by single rows have the arithmetic of rows that decode."""

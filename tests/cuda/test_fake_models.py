@@ -10,36 +10,11 @@ import sys
 
 import pytest
 from architectures import CONFIGS
+from device_models import run_models
 from fake_device import build_fake_device
-from gpu_programs import run_program
 from places import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler: gcc")
-
-BEGIN = """
-import contextlib
-
-def launches():
-    return fake.fake_count(b"launch")
-
-def told(events):
-    return [(e.id, np.float32(e.logprob).tobytes(), e.text) for e in events]
-
-def greedy(model, prompt="Once upon a time", n=12, **options):
-    return told(model.generate(prompt, max_tokens=n, temperature=0, ignore_eos=True, **options))
-
-@contextlib.contextmanager
-def both(path=None, **options):
-    with gomlx.load(path, device="cpu", **options) as cpu, gomlx.load(path, device="cuda", **options) as gpu:
-        assert cpu.info["placement"]["device"] == "cpu" and gpu.info["placement"]["device"] == "cuda:0"
-        yield cpu, gpu
-
-def same_logits(cpu, gpu, ids):
-    here, before = np.array(cpu._engine.logits([ids])[0]), launches()
-    assert np.isfinite(here).all() and launches() == before
-    assert np.array_equal(here, np.array(gpu._engine.logits([ids])[0])) and launches() > before
-"""
-
 
 @pytest.fixture(scope="session")
 def library():
@@ -48,12 +23,7 @@ def library():
 
 @pytest.fixture
 def run(library):
-    def run(program, **environment):
-        environment = {"GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": "", **environment}
-        text = "\n".join("    " * 2 + line if line else line for line in BEGIN.splitlines())
-        return run_program(text + program, "GOMLX_DEVICE_LIBRARY", {**os.environ, **environment}, timeout=300)
-
-    return run
+    return functools.partial(run_models, library)
 
 
 @pytest.mark.parametrize("kv_dtype", [None, "float32", "bfloat16", "q8_0"])
@@ -380,6 +350,14 @@ def test_the_program_for_cards(library):
                           capture_output=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "(packaged)" in done.stdout and " 0.0e+00 " in done.stdout and "1 models, 0 wrong" in done.stdout
+
+
+def test_the_program_for_cards_by_layers(library):
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "cuda", "card_models.py"), "--layers"], cwd=ROOT,
+                          text=True, env={**os.environ, "GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": ""},
+                          capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "  2 of   6  0.0e+00" in done.stdout and "1 models, 0 wrong" in done.stdout, done.stdout
 
 
 def command(library, *arguments):

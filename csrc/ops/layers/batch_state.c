@@ -115,6 +115,8 @@ void batch_state_set_rows(gm_batch_state *b, int sequence, const int32_t *tokens
         b->view.positions[first + i] = (int32_t)(position + i);
     }
     const int32_t blocks = (int32_t)((position + n + GM_KV_BLOCK - 1) / GM_KV_BLOCK);
+    if (sequence == 0)
+        b->n_tables = 0;
     if (sequence == 0 || blocks > *b->view.n_blocks)
         *b->view.n_blocks = blocks;
 }
@@ -127,8 +129,6 @@ void batch_state_set_cache(gm_batch_state *b, int sequence, int slot, const gm_c
 gm_status batch_state_set_blocks(gm_batch_state *b, int sequence, int slot, const gm_cache_address arrays[2],
                                  int64_t blocks) {
     gm_cache_address at[2] = {arrays[0], arrays[1]};
-    if (sequence == 0 && slot == 0)
-        b->n_tables = 0;
     b->paged[slot] = blocks > 0;
     if (blocks > 0)
         GM_TRY(grow_array(&b->tables, b->n_tables, &b->tables_capacity, 2 * (size_t)blocks, sizeof *b->tables));

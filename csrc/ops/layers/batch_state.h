@@ -38,7 +38,8 @@ static inline bool batch_state_has_single_rows(const gm_batch_state *b) { return
 void batch_state_set_rows(gm_batch_state *b, int sequence, const int32_t *tokens, int64_t position);
 /* The two arrays of a slot of a sequence's cache, after its rows. */
 void batch_state_set_cache(gm_batch_state *b, int sequence, int slot, const gm_cache_address arrays[2]);
-/* The same of a batch on a device: arrays of the device, or, blocks not 0, the host's tables of so many blocks. */
+/* The same of a batch on a device: arrays of the device, or, blocks not 0, the host's tables of so many blocks. Slots
+ * that no op of the batch reads need not be set. */
 gm_status batch_state_set_blocks(gm_batch_state *b, int sequence, int slot, const gm_cache_address arrays[2],
                                  int64_t blocks);
 /* Once everything is set: begins the copies to the device. What was set stays as it is until they are done. */
