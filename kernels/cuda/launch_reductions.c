@@ -157,6 +157,24 @@ bool cuda_arg_reduce(gm_recorder *r, const gm_arg_reduce_args *a, int64_t n) {
     return r->launch(r, launch_arg_reduce, &job, sizeof job, n, 0, 0);
 }
 
+typedef struct {
+    gm_best_rows_args to;
+    cuda_best *partial;
+} best_job;
+static int64_t best_parts(const gm_best_rows_args *a) { return blocks_of(a->vocab, CUDA_BEST_PART); }
+static void launch_best_rows(const void *args, int64_t begin, int64_t end) {
+    const best_job *job = args;
+    const cuda_best_rows_args p = {job->to, job->partial, end, best_parts(&job->to),
+                                   job->to.vocab % 4 == 0 && is_aligned(job->to.logits, 16)};
+    (void)begin;
+    cuda_start(CUDA_best_parts, end * p.parts, CUDA_THREADS, 0, &p);
+    cuda_start(CUDA_best_rows, blocks_of(end, CUDA_THREADS / 32), CUDA_THREADS, 0, &p);
+}
+bool cuda_best_rows(gm_recorder *r, const gm_best_rows_args *a, int64_t n) {
+    best_job job = {*a, r->workspace(r, (size_t)(n * best_parts(a)) * sizeof(cuda_best) + 1)};
+    return job.partial && r->launch(r, launch_best_rows, &job, sizeof job, n, 0, 0);
+}
+
 /* ---- rows ---- */
 static bool lies_in_lines(const cuda_rows_args *p, int64_t group) {
     return p->dim % group == 0 && p->stride % group == 0 && is_aligned(p->x, 16) && is_aligned(p->out, 16) &&
