@@ -59,12 +59,6 @@ static inline gm_query_tile *batch_put_tiles(gm_query_tile *to, int32_t first, i
     return to;
 }
 
-/* What a row of logits comes to: the first of the greatest, and the logarithm of the sum of all their exponentials. */
-typedef struct {
-    int32_t id; /* -1: none is more than -inf */
-    float logit, logsumexp;
-} gm_row_best;
-
 static inline int64_t batch_bytes(const gm_batch_shape *s) {
     return (int64_t)2 * s->slots * s->sequences * (int64_t)sizeof(gm_cache_address) +
            ((int64_t)3 * s->rows + 2 * s->sequences + 2) * (int64_t)sizeof(int32_t) +

@@ -157,16 +157,6 @@ typedef struct { /* out: uint32, contiguous over the kept axes; first extreme wi
     int64_t length, stride; /* of the axis */
 } gm_arg_reduce_args;
 
-/* What rows of logits come to; n: rows. NaN is never the greatest, and makes the log-sum NaN. Of sequences of one row
- * the tokens and positions become those of the next pass, in which each has the id that was found. */
-typedef struct {
-    gm_row_best *best; /* memory of the host: row r to [positions[r] % 2][r] of [2][n]; positions NULL: to [r] */
-    uint32_t *ids;     /* [n]: 0 where there is none */
-    const float *logits;
-    int64_t vocab;
-    int32_t *tokens, *positions; /* of the rows, or NULL */
-} gm_best_rows_args;
-
 /* in and out contiguous, [rows, length, inner], the scan along length; out may be in. op: sum, prod, max, min,
  * logsumexp. */
 typedef struct {

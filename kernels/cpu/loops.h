@@ -6,6 +6,7 @@
 #ifndef GOMLX_KERNELS_CPU_LOOPS_H
 #define GOMLX_KERNELS_CPU_LOOPS_H
 #include <stdatomic.h>
+#include "best.h"
 #include "host.h"
 #include "kernels.h"
 

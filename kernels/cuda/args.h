@@ -147,21 +147,6 @@ typedef struct {
     int64_t length, stride, parts, part;
 } cuda_arg_reduce_args;
 
-/* Rows of logits in parts, whose number follows from their length alone. lines: rows are aligned groups of 16 bytes. */
-#define CUDA_BEST_EACH 16
-#define CUDA_BEST_PART (CUDA_THREADS * CUDA_BEST_EACH)
-typedef struct {
-    float top;   /* the greatest */
-    uint32_t at; /* where it is first */
-    double sum;  /* of exp(x - top) */
-} cuda_best;
-typedef struct {
-    gm_best_rows_args to;
-    cuda_best *partial; /* [rows][parts] */
-    int64_t rows, parts;
-    bool lines;
-} cuda_best_rows_args;
-
 /* Rows of softmax and norms. Elements that a thread keeps in registers: where a warp has a row, where a block has, and
  * where a block has a long one, of which groups below kept_groups that are in no register are in the block's memory.
  * lines: all is aligned for accesses of 16 bytes, and rows are made of them. */

@@ -1,5 +1,6 @@
 /* launch_reductions.c - reductions, of which long ones are cut into parts, and work on rows. */
 #include <string.h>
+#include "cuda/best_rows.h"
 #include "cuda/launch.h"
 
 #define SHORT 1024      /* elements of an output that one warp reduces */

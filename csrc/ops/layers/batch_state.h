@@ -9,6 +9,7 @@
 #include "core/array.h"
 #include "core/device.h"
 #include "batch.h"
+#include "best.h"
 
 struct gm_batch_state {
     gm_batch_shape shape;
