@@ -144,8 +144,8 @@ def test_a_fork_while_a_step_is_begun(run):
             found = []
             def read(n):
                 while len(found) < n:
-                    decoder.step()
-                    found.extend((e.id, np.float32(e.logprob).tobytes()) for _, e in decoder.events() if e.id >= 0)
+                    _, e = decoder.step()
+                    found.append((e.id, np.float32(e.logprob).tobytes()))
             read(taken)
             fork = decoder.fork(stream)
             ids = prompt + [e[0] for e in want[:taken]]
