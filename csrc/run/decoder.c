@@ -36,9 +36,9 @@ struct gm_decoder {
     bool running;
     bool leads;             /* a pass is begun behind the last one, whose members are those of the decoder */
     int64_t started, ended; /* when the pass began, and the last one was done */
-    gm_profile *profile;   /* the caller's, or NULL */
-    bool profiled;         /* a member of the current pass has a profile */
-    gm_phase_profile pass; /* the current pass; its traffic of weights is kept from pass to pass, for: */
+    gm_profile *profile;    /* the caller's, or NULL */
+    bool profiled;          /* a member of the current pass has a profile */
+    gm_phase_profile pass;  /* the current pass; its traffic of weights is kept from pass to pass, for: */
     int64_t weights_rows;
     bool weights_logits;
     gm_step *step;             /* of the current pass, or of the last one */

@@ -10,8 +10,8 @@ struct gm_step {
     gm_batch_state *batch;
     adapter_mix **mixes; /* of each sequence; NULL: none has adapters */
     step_output output;
-    bool prompt; /* its rows are of prompts, and the model is on a device */
-    gm_array *logits, *sums, *best; /* sums: of the processor's; of a device what rows come to is in the batch's state */
+    bool prompt;                    /* its rows are of prompts, and the model is on a device */
+    gm_array *logits, *sums, *best; /* of a device no sums: the batch's state has all that rows come to */
     const device *device;
     float *here;               /* of a device, where its logits are read: pinned, or the copies would be slow */
     bool *reads;               /* [sequences]: the host reads the logits of its rows */

@@ -42,8 +42,8 @@ gm_status step_fill(gm_step *step, int sequence, gm_cache *cache, const int32_t 
 /* Before a run: whether another one may begin behind it, with the ids that it finds, if the step can do that. */
 void step_lead(gm_step *step, bool leads);
 bool step_is_ahead(const gm_step *step); /* a run is begun behind the last one; NULL: none is */
-/* Whether in that run the sequence, which is the one that it was, has this token at this position, in a cache that is as
- * it was. Then, of all sequences in turn, step_take in place of step_fill: the next run is that one. */
+/* Whether in that run the sequence, which is the one that it was, has this token at this position, in a cache that is
+ * as it was. Then, of all sequences in turn, step_take in place of step_fill: the next run is that one. */
 bool step_leads_to(const gm_step *step, int sequence, const gm_cache *cache, int32_t token, int64_t position);
 gm_status step_take(gm_step *step, gm_cache *cache, int64_t position);
 /* Where setup_ns, wait_ns and work of the runs from now on are added, or NULL. */
@@ -53,9 +53,9 @@ void step_profile(gm_step *step, gm_phase_profile *profile);
 gm_status step_run(gm_step *step, int slice_ms);
 /* What packing the model's matrices took before the last run: 0 but for the model's second pass. */
 int64_t step_packing_ns(const gm_step *step);
-/* After a run: float32 [rows with logits, vocab] (HIDDEN: [rows, hidden]), whose rows are there that the host reads, and
- * what a row of logits comes to. Of a row with NaN the processor says that NaN is the greatest, a device the greatest
- * number, or the id -1 where there is none. */
+/* After a run: float32 [rows with logits, vocab] (HIDDEN: [rows, hidden]), of which those are there that the host
+ * reads, and what a row of logits comes to. Of a row with NaN the processor says that NaN is the greatest, a device the
+ * greatest number, or the id -1 where there is none. */
 const float *step_logits(const gm_step *step);
 bool step_has_logits(const gm_step *step, int64_t row);
 gm_row_best step_best(const gm_step *step, int64_t row);

@@ -340,9 +340,7 @@ void stream_score_prompt(gm_stream *st, int64_t rows, const gm_step *step, int64
 }
 
 /* Whether stop ids may not be drawn yet. */
-static bool is_short(const gm_stream *st) {
-    return st->n_stop_ids > 0 && st->stats.generated_tokens < st->min_tokens;
-}
+static bool is_short(const gm_stream *st) { return st->n_stop_ids > 0 && st->stats.generated_tokens < st->min_tokens; }
 
 bool stream_reads_logits(const gm_stream *st) {
     return st->hand_out || st->n_top || is_short(st) || stream_scores_prompt(st) || !sampler_is_greedy(&st->sampler);

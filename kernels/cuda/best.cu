@@ -55,8 +55,7 @@ KERNEL(gm_best_rows, cuda_best_rows_args, CUDA_THREADS) {
     found = join_warp(found, [](const cuda_best &p, const cuda_best &q) { return join_best(p, q); });
     if (row >= a.rows || thread_index() % WARP > 0) return;
     const bool some = found.top > -INFINITY;
-    const float log_sum = isinf(found.top) && found.sum == found.sum ? found.top
-                                                                     : found.top + vf_log((float)found.sum);
+    const float log_sum = isinf(found.top) && found.sum == found.sum ? found.top : found.top + vf_log((float)found.sum);
     const int64_t place = a.to.positions ? (a.to.positions[row] & 1) * a.rows + row : row;
     a.to.best[place] = {some ? (int32_t)found.at : -1, found.top, log_sum};
     a.to.ids[row] = some ? found.at : 0;

@@ -117,7 +117,7 @@ bool cuda_reduce(gm_recorder *r, const gm_reduce_args *a, int64_t n) {
         return r->lack(r, MANY_DIMENSIONS);
     const int64_t length = product_of(a->n_reduced, a->reduced_shape);
     split_reduce job = {*a, NULL, {1, 0}, is_columns(a)};
-    if (n && (job.columns || length > SHORT))
+    if (n && length && (job.columns || length > SHORT))
         job.split = split_of(job.columns ? blocks_of(n, column_block(a->in_type)) : n, length,
                              job.columns ? LEAST_LINES : LEAST_PART, a->op == GM_R_LOGSUMEXP);
     if (job.split.parts > 1 && !(job.partial = r->workspace(r, (size_t)(n * job.split.parts) * 16))) return false;

@@ -6,8 +6,9 @@
  * =broken none can be opened, with "broken 0" the first cannot. GOMLX_FAKE_LACKS names a contract that it has not.
  *
  * fake_fail("alloc", 3) makes the third allocation from now on fail, -3 that and all after it; "copy", "launch",
- * "graph" (its launch), "wait", "pinned" and "lose", the call of any kind after which the device is lost, likewise. fake_count gives the
- * calls so far, fake_most_waiting the most launches that were on their way at a time since it was called last. */
+ * "graph" (its launch), "wait", "pinned" and "lose", the call of any kind after which the device is lost, likewise.
+ * fake_count gives the calls so far, fake_most_waiting the most launches that were on their way at a time since it was
+ * called last. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

@@ -133,10 +133,10 @@ static void check_best_rows(void) {
         memset(want, 0, bytes);
         memset(got, 0, bytes);
         int32_t *here = (int32_t *)(void *)out.host, *there = (int32_t *)(void *)out.device;
-        gm_best_rows_args h = {want, (uint32_t *)here, (float *)(void *)in.host, vocab, moves ? here + n : NULL,
-                               moves ? here + 2 * n : NULL},
-                          d = {got, (uint32_t *)there, (float *)(void *)in.device, vocab, moves ? there + n : NULL,
-                               moves ? there + 2 * n : NULL};
+        gm_best_rows_args h = {want,  (uint32_t *)here,        (float *)(void *)in.host,
+                               vocab, moves ? here + n : NULL, moves ? here + 2 * n : NULL},
+                          d = {got,   (uint32_t *)there,        (float *)(void *)in.device,
+                               vocab, moves ? there + n : NULL, moves ? there + 2 * n : NULL};
         RUN_BOTH(best_rows, h, d, n, out, out.bytes);
         compare_out(moves ? "ids, tokens, positions" : "ids", out, 3 * n, GM_T_I32, 0, 0);
         for (int64_t r = 0; r < 2 * n; r++) {

@@ -18,9 +18,9 @@ struct gm_batch_state {
     gm_batch_view view;                  /* of the host's block */
     gm_array *block;                     /* uint8 [batch_bytes]; of a device the twin */
     gm_array *tokens, *positions, *last; /* int32: parts of the block, as inputs of other ops */
-    const device *device; /* NULL: it is the processor's, and the rest is none */
-    void *host;           /* the host's block, where the twin is on a device, and `best` */
-    void **tables;        /* of all caches, n_tables pointers: until they are sent, caches have places in them, from 0 */
+    const device *device;                /* NULL: it is the processor's, and the rest is none */
+    void *host;                          /* the host's block, where the twin is on a device, and `best` */
+    void **tables; /* of all caches, n_tables pointers: until they are sent, caches have places in them */
     size_t n_tables, tables_capacity;
     bool *paged;       /* of each slot: its arrays are tables */
     gm_buffer *sent;   /* the device's tables */
