@@ -57,8 +57,9 @@ def test_a_step_is_begun_behind_the_one_under_way(run):
         gpu.generate("A", max_tokens=3, temperature=0).read()
         assert begun(10) == 10 - 2 + 1, begun(10)
         assert begun(10, n=10) == 8
-        for options in ({"temperature": 1.0}, {"top_logprobs": 2}, {"repetition_penalty": 1.1}, {"logit_bias": {5: -1.0}},
-                        {"min_tokens": 300, "ignore_eos": False}, {"logits_processors": [lambda ids, logits: None]}):
+        for options in ({"temperature": 1.0}, {"top_logprobs": 2}, {"repetition_penalty": 1.1},
+                        {"logit_bias": {5: -1.0}}, {"min_tokens": 300, "ignore_eos": False},
+                        {"logits_processors": [lambda ids, logits: None]}):
             assert begun(10, **options) == 8, options
     """)
 
