@@ -289,7 +289,8 @@ static int64_t own_rows(gm_decoder *d, const gm_stream *st, int64_t asked) {
         for (int i = 0; i < d->n; i++)
             d->n_in_pass += d->members[i]->decodes;
         most = prompt_rows(d);
-        most = room < 2 ? 2 : room < most ? room : most;
+        most = room < most ? room : most;
+        most = most < 2 ? 2 : most; /* of one row, a pass has no logits but those of the last row of all */
     }
     return asked < most ? asked : most;
 }
