@@ -511,13 +511,11 @@ def test_prompts_get_on_however_many_decode(model):
 
 def test_a_prompt_is_scored_whatever_the_bound(model):
     """A pass of one row would have no logits of its own: it has two."""
-    decoder, ids = model._engine.new_decoder(), model.encode(PROMPTS[2])
-    decoder.limit(rows=1, gap_ms=0)
-    stream = _gomlx.stream(model._engine.new_session(), None, ids, max_tokens=1, temperature=0, prompt_logprobs=0)
-    decoder.add(stream)
-    _, token = decoder.step()
-    assert token.id == model.generate(ids, max_tokens=1, temperature=0, ignore_eos=True).read().tokens[0]
-    assert list(stream.prompt_logprobs[0]) == list(model.score(ids).logprobs)
+    ids = model.encode(PROMPTS[2])
+    with model.scheduler() as scheduler:
+        scheduler._decoder.limit(rows=1, gap_ms=0)
+        found = scheduler.generate(ids, max_tokens=1, prompt_logprobs=0).read()
+    assert found.prompt_logprobs == list(model.score(ids).logprobs)
 
 
 def test_a_processor_may_close_its_stream(model):
