@@ -297,6 +297,17 @@ gm_status cache_reserve(gm_cache *c, int64_t from, int64_t to) {
     return GM_OK;
 }
 
+bool cache_is_ready(const gm_cache *c, int64_t from, int64_t to) {
+    const cache_layout *l = c->layout;
+    bool ready = !c->has_states && to <= l->context;
+    for (int i = 0; i < l->n_slots && ready; i++) {
+        const slot_memory *m = &c->slots[i];
+        for (int64_t b = from / GM_KV_BLOCK; b * GM_KV_BLOCK < to && ready; b++)
+            ready = b >= m->begin && b < m->end && is_own(m->buffers[b]);
+    }
+    return ready;
+}
+
 /* Where a sequence cut to `length` can go on. */
 static int64_t fall_back(const gm_cache *c, int64_t length) {
     int at = c->n_checkpoints;

@@ -43,6 +43,9 @@ gm_status cache_fork(const gm_cache *c, gm_cache **out);
 /* Reserves memory for positions [from, to), which are about to be computed. from is the sequence's length, or less
  * where no slot is a state. After a pass that did not finish, call cache_trim(c, from). */
 gm_status cache_reserve(gm_cache *c, int64_t from, int64_t to);
+/* Whether cache_reserve would change nothing of what the blocks of positions [from, to) are and where: they are there,
+ * and nobody shares them. */
+bool cache_is_ready(const gm_cache *c, int64_t from, int64_t to);
 /* Drops positions from `length` on, and more where it must: a state falls back to its last checkpoint, a window to a
  * position whose keys are all there. Returns the length that is left, at most `length`. */
 int64_t cache_trim(gm_cache *c, int64_t length);

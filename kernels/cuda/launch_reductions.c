@@ -1,5 +1,6 @@
 /* launch_reductions.c - reductions, of which long ones are cut into parts, and work on rows. */
 #include <string.h>
+#include "cuda/best_rows.h"
 #include "cuda/launch.h"
 
 #define SHORT 1024      /* elements of an output that one warp reduces */
@@ -116,7 +117,7 @@ bool cuda_reduce(gm_recorder *r, const gm_reduce_args *a, int64_t n) {
         return r->lack(r, MANY_DIMENSIONS);
     const int64_t length = product_of(a->n_reduced, a->reduced_shape);
     split_reduce job = {*a, NULL, {1, 0}, is_columns(a)};
-    if (n && (job.columns || length > SHORT))
+    if (n && length && (job.columns || length > SHORT))
         job.split = split_of(job.columns ? blocks_of(n, column_block(a->in_type)) : n, length,
                              job.columns ? LEAST_LINES : LEAST_PART, a->op == GM_R_LOGSUMEXP);
     if (job.split.parts > 1 && !(job.partial = r->workspace(r, (size_t)(n * job.split.parts) * 16))) return false;
@@ -155,6 +156,24 @@ bool cuda_arg_reduce(gm_recorder *r, const gm_arg_reduce_args *a, int64_t n) {
         job.split = split_of(job.columns ? blocks_of(n, 32) : n, a->length, LEAST_PART, false);
     if (job.split.parts > 1 && !(job.partial = r->workspace(r, (size_t)(n * job.split.parts) * 16))) return false;
     return r->launch(r, launch_arg_reduce, &job, sizeof job, n, 0, 0);
+}
+
+typedef struct {
+    gm_best_rows_args to;
+    cuda_best *partial;
+} best_job;
+static int64_t best_parts(const gm_best_rows_args *a) { return blocks_of(a->vocab, CUDA_BEST_PART); }
+static void launch_best_rows(const void *args, int64_t begin, int64_t end) {
+    const best_job *job = args;
+    const cuda_best_rows_args p = {job->to, job->partial, end, best_parts(&job->to),
+                                   job->to.vocab % 4 == 0 && is_aligned(job->to.logits, 16)};
+    (void)begin;
+    cuda_start(CUDA_best_parts, end * p.parts, CUDA_THREADS, 0, &p);
+    cuda_start(CUDA_best_rows, blocks_of(end, CUDA_THREADS / 32), CUDA_THREADS, 0, &p);
+}
+bool cuda_best_rows(gm_recorder *r, const gm_best_rows_args *a, int64_t n) {
+    best_job job = {*a, r->workspace(r, (size_t)(n * best_parts(a)) * sizeof(cuda_best) + 1)};
+    return job.partial && r->launch(r, launch_best_rows, &job, sizeof job, n, 0, 0);
 }
 
 /* ---- rows ---- */
