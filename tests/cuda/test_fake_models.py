@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from architectures import CONFIGS
-from device_models import run_models
+from device_models import GOLDEN, run_models
 from fake_device import build_fake_device
 from places import ROOT
 
@@ -91,11 +91,7 @@ def test_memory_comes_back(run):
 
 
 def test_random_checkpoints_of_every_architecture(run, tmp_path):
-    run(f"""
-        import sys
-        sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r} + "/../support")
-        from architectures import CONFIGS, Golden
-        golden = Golden()
+    run(GOLDEN + f"""
         for i, case in enumerate(CONFIGS):
             path = golden.save({str(tmp_path)!r} + f"/{{i}}", case)
             out = []
@@ -127,34 +123,15 @@ def test_shared_models(run, shared):
 
 def test_sessions_go_from_one_device_to_the_other(run, tmp_path):
     """Saved where it began, restored on the other side; forks, cuts, and a recurrent model with its checkpoints."""
-    run(f"""
-        import sys
-        sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r} + "/../support")
-        from architectures import CONFIGS, LINEAR, Golden
-        golden = Golden()
+    run(GOLDEN + f"""
         recurrent = next(case for case in CONFIGS if LINEAR in str(CONFIGS[case]))
 
         with both() as (cpu, gpu):
             for first, second in ((gpu, cpu), (cpu, gpu)):
-                session = first.session()
-                greedy(first, "The fox. " * 60, session=session)
-                saved = session.save()
-                there = second.restore_session(saved)
-                assert there.save() == saved and there.ids == session.ids
-                fork = session.fork()
-                want = greedy(first, " And then", session=session, append=True)
-                assert greedy(second, " And then", session=there, append=True) == want
-                assert greedy(first, " And then", session=fork, append=True) == want
-                assert fork.truncate(100) == there.truncate(100)
-                assert greedy(first, " But", session=fork, append=True) == \\
-                       greedy(second, " But", session=there, append=True)
+                session_moves(first, second, "The fox. " * 60)
 
         path, ids = golden.save({str(tmp_path)!r}, recurrent), golden.ids(recurrent)
         models = [gomlx._gomlx.load_model(path, device=device) for device in (0, 1)]
-
-        def go_on(session, ids, n):
-            return [(e.id, np.float32(e.logprob).tobytes()) for e in
-                    gomlx._gomlx.stream(session, None, ids, max_tokens=n) if e.id >= 0]
 
         sessions = [model.new_session() for model in models]
         assert go_on(sessions[0], ids, 9) == go_on(sessions[1], ids, 9)

@@ -10,17 +10,11 @@ import sys
 
 import pytest
 from architectures import CONFIGS
-from device_models import run_models
+from device_models import GOLDEN, run_models
 from fake_device import build_fake_device
-from places import ROOT, TESTS
+from places import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler: gcc")
-GOLDEN = f"""
-        import sys
-        sys.path.insert(0, {os.path.join(TESTS, "support")!r})
-        from architectures import CONFIGS, LINEAR, Golden
-        golden = Golden()
-"""
 
 
 @pytest.fixture(scope="session")
@@ -121,18 +115,7 @@ def test_batches_sessions_and_what_ends_a_stream(run):
             assert [[np.float32(x).tobytes() for x in one.logprobs] for one in batch.results] == \\
                    [[e[1] for e in one] for one in alone]
             for first, second in ((gpu, cpu), (cpu, gpu), (gpu, gpu)):
-                session = first.session()
-                greedy(first, "The fox. " * 90, session=session)
-                saved = session.save()
-                there = second.restore_session(saved)
-                assert there.save() == saved and there.ids == session.ids
-                fork = session.fork()
-                want = greedy(first, " And then", session=session, append=True)
-                assert greedy(second, " And then", session=there, append=True) == want
-                assert greedy(first, " And then", session=fork, append=True) == want
-                assert fork.truncate(100) == there.truncate(100)
-                assert greedy(first, " But", session=fork, append=True) == \\
-                       greedy(second, " But", session=there, append=True)
+                session_moves(first, second, "The fox. " * 90)
             want = greedy(cpu)
             stream = gpu.generate(long, max_tokens=400, ignore_eos=True)
             for _ in range(3):
@@ -155,10 +138,6 @@ def test_a_recurrent_model(run, tmp_path):
         n_layers = gomlx._gomlx.describe(path)["n_layers"]
         places = [(0, 0)] + [(1, host) for host in range(n_layers)]
         models = [gomlx._gomlx.load_model(path, device=device, host_layers=host) for device, host in places]
-
-        def go_on(session, ids, n):
-            return [(e.id, np.float32(e.logprob).tobytes()) for e in
-                    gomlx._gomlx.stream(session, None, ids, max_tokens=n) if e.id >= 0]
 
         sessions = [model.new_session() for model in models]
         texts = [go_on(session, ids, 9) for session in sessions]

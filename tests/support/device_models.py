@@ -2,6 +2,7 @@
 import os
 
 from gpu_programs import run_program
+from places import TESTS
 
 BEGIN = """
 import contextlib
@@ -32,6 +33,31 @@ def same_logits(cpu, gpu, ids):
     here = logits_of(cpu, ids)
     assert launches() == before
     assert np.array_equal(here, logits_of(gpu, ids)) and launches() > before
+
+def session_moves(first, second, prompt):
+    # Saved where it began and restored on the other side; forks and cuts of both go on alike.
+    session = first.session()
+    greedy(first, prompt, session=session)
+    saved = session.save()
+    there = second.restore_session(saved)
+    assert there.save() == saved and there.ids == session.ids
+    fork = session.fork()
+    want = greedy(first, " And then", session=session, append=True)
+    assert greedy(second, " And then", session=there, append=True) == want
+    assert greedy(first, " And then", session=fork, append=True) == want
+    assert fork.truncate(100) == there.truncate(100)
+    assert greedy(first, " But", session=fork, append=True) == greedy(second, " But", session=there, append=True)
+
+def go_on(session, ids, n):
+    return [(e.id, np.float32(e.logprob).tobytes()) for e in
+            gomlx._gomlx.stream(session, None, ids, max_tokens=n) if e.id >= 0]
+"""
+# Before programs that write models of random weights.
+GOLDEN = f"""
+        import sys
+        sys.path.insert(0, {os.path.join(TESTS, "support")!r})
+        from architectures import CONFIGS, LINEAR, Golden
+        golden = Golden()
 """
 
 
