@@ -286,7 +286,7 @@ def measure(case, options, read):
         write(name, kind, path)
         took, size = time.perf_counter() - started, os.path.getsize(path) / 1e9
         started = time.perf_counter()
-        with gomlx.load(path, device=options.device, fits="ignore") as model:
+        with gomlx.load(path, device=options.device, gpu_layers=options.gpu_layers, fits="ignore") as model:
             model.generate([1, 2, 3], max_tokens=1, temperature=0).read()
             print(f"{case:18} written {size:.2f} GB in {took:.1f} s, first token after "
                   f"{time.perf_counter() - started:.2f} s", flush=True)
@@ -310,6 +310,7 @@ def main():
                         "and probes, with commas")
     parser.add_argument("--folder", default="/dev/shm", help="where models are written, one at a time")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--gpu-layers", type=int, help="so many of the last layers on the GPU")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5, help="after which a line's last round begins")
     parser.add_argument("--tokens", type=int, default=64)

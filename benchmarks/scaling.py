@@ -17,7 +17,7 @@ training    a step of LoRA (rank 8 on queries and values) of two rows, by one pr
             thread each. "x" is the ranks' tokens/s over the process's
 --nccl      sums between GPUs, and a data-parallel step of LoRA on a decoder of gomlx.nn in the 8B shape
             (scaling_gpu.py): one GPU, and all. "x" is their tokens/s over one GPU's. "differ" counts arrays of
-            gradients whose bits are not one GPU's
+            gradients whose bits are not one GPU's (scaling_gpu.py --steps 100: of adapters after so many steps)
 
 The model is Qwen3-0.6B's shape with random weights (models.py makes it in --folder, once). Cells are medians of
 --repeat with [least..greatest]. Parts for which something is not installed are rows that say so."""
@@ -68,12 +68,11 @@ def sum_child(options):
 def batch_child(options):
     """Says that it has loaded, and does its rows when it is told to."""
     worker, rows = Timed(options.model, options.threads, options.tokens), prompts(options.rows)
-    worker({"prompt": rows[:1]})
     say("ready")
     sys.stdin.readline()
     for at in range(0, len(rows), BATCH):
         worker({"prompt": rows[at:at + BATCH]})
-    say({"begun": worker.begun[1], "ended": worker.ended, "tokens": sum(worker.tokens[1:])})
+    say({"begun": worker.begun[0], "ended": worker.ended, "tokens": sum(worker.tokens)})
 
 
 def ray_child(options):
@@ -104,12 +103,13 @@ def training_child(options):
 
 
 class Timed:
-    """gomlx.data.Generate, with the moments at which its batches begin and end."""
+    """gomlx.data.Generate that has loaded and generated once, with the moments at which its batches begin and end."""
 
     def __init__(self, model, threads, tokens):
         from gomlx.data import Generate
         self.generate = Generate(model, batch_size=BATCH, load_options={"threads": threads, "progress": False},
                                  max_tokens=tokens)
+        self.generate({"prompt": prompts(1)})
         self.begun, self.ended, self.tokens = [], 0.0, []
 
     def __call__(self, batch):

@@ -10,12 +10,13 @@ import models
 
 import gomlx.core as mx
 from gomlx import nn, optimizers
-from gomlx.utils import tree_flatten
+from gomlx.utils import tree_flatten, tree_unflatten
 
 d = mx.distributed
 RANK, SCALE = 16, 2.0
 SUM_BYTES = (1 << 20, 32 << 20, 256 << 20)
-SHAPES = {"llama8b": models.SHAPES["llama8b"], "tiny": models.Shape(2, 64, 128, 4, 2, 16, 256, 5e5, 1024)}
+SHAPES = {name: models.SHAPES[name] for name in models.DENSE} | {
+    "tiny": models.Shape(2, 64, 128, 4, 2, 16, 256, 5e5, 1024)}
 
 
 class Adapted(nn.Module):
@@ -113,21 +114,49 @@ def sums(repeat, sizes):
         say("all_sum", bytes=size, seconds=times)
 
 
+def average_of_one(gradient, model, ids):
+    """What the ranks' average has to be: one GPU computes the gradients of all and adds them in order of ranks."""
+    parts = [tree_flatten(gradient(model, each)[1]) for each in ids]
+    averages = []
+    for (name, total), *others in zip(*parts):
+        for _, more in others:
+            total = total + more
+        averages.append((name, total / len(ids)))
+    return averages
+
+
+def differing(ones, others):
+    """Arrays whose bits differ, on all ranks together."""
+    wrong = sum(not mx.array_equal(one.view(mx.uint16), other.view(mx.uint16)).item()
+                for (_, one), (_, other) in zip(ones, others, strict=True))
+    return d.all_sum(mx.array(wrong)).item()
+
+
 def same_bits(model, ids):
     """Whether gradients that are averaged over the ranks have the bits of one GPU that computes all of them."""
     gradient = nn.value_and_grad(model, loss_of)
-    size, rank = d.init().size(), d.init().rank()
-    got = nn.utils.average_gradients(gradient(model, ids[rank])[1])
-    parts = [gradient(model, ids[one])[1] for one in range(size)]
-    wrong = 0
-    for (_, one), *each in zip(tree_flatten(got), *map(tree_flatten, parts)):
-        total = each[0][1]
-        for _, more in each[1:]:
-            total = total + more
-        same = mx.array_equal(one.view(mx.uint16), (total / size).view(mx.uint16)).item()
-        wrong += not same
-    everyone = d.all_sum(mx.array(wrong)).item()
-    say("bits", arrays=len(tree_flatten(got)), wrong=everyone)
+    got = tree_flatten(nn.utils.average_gradients(gradient(model, ids[d.init().rank()])[1]))
+    say("bits", arrays=len(got), wrong=differing(got, average_of_one(gradient, model, ids)))
+
+
+def same_adapters(shape, options):
+    """Whether adapters that all ranks trained have the bits of those that one GPU trained, by the same steps."""
+    group, trained = d.init(), []
+    for together in (True, False):
+        mx.random.seed(1)
+        model, optimizer = Decoder(shape), optimizers.Adam(learning_rate=1e-3)
+        gradient = nn.value_and_grad(model, loss_of)
+        for _ in range(options.steps):
+            ids = [mx.random.randint(0, shape.vocab, (options.batch, options.tokens + 1)) for _ in range(group.size())]
+            if together:
+                grads = nn.utils.average_gradients(gradient(model, ids[group.rank()])[1])
+            else:
+                grads = tree_unflatten(average_of_one(gradient, model, ids))
+            optimizer.update(model, grads)
+            mx.eval(model.trainable_parameters(), optimizer.state)
+        trained.append(tree_flatten(model.trainable_parameters()))
+    moved = sum(mx.any(one != 0).item() for name, one in trained[0] if name.endswith(".b"))
+    say("steps", steps=options.steps, arrays=len(trained[0]), moved=moved, wrong=differing(*trained))
 
 
 def training(options):
@@ -165,11 +194,16 @@ def main():
     parser.add_argument("--batch", type=int, default=4, help="sequences of each GPU in a step")
     parser.add_argument("--tokens", type=int, default=512, help="of a sequence")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=0,
+                        help="after which adapters have to be one GPU's, bit for bit; then no speed is measured")
     parser.add_argument("--most", type=int, default=SUM_BYTES[-1], help="bytes of the largest sum")
     options = parser.parse_args()
     if d.init(strict=True, backend="nccl").size() < 2:
         sys.exit("scaling_gpu.py: expected several processes")
     begun = time.perf_counter()
+    if options.steps:
+        same_adapters(SHAPES[options.shape], options)
+        return
     sums(options.repeat, [size for size in SUM_BYTES if size <= options.most])
     training(options)
     say("whole", seconds=[time.perf_counter() - begun])

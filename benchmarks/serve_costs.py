@@ -123,7 +123,7 @@ def shared(args):
     load = SimpleNamespace(**vars(args) | {"prompts": [16, 16], "answer": 64, "gap_ms": None, "options": [],
                                            "engines": None})
     engines = {"gomlx": engine(args, args.model)} | {
-        name: one for name, one in commands(load, STREAMS).items() if name != "gomlx"}
+        name: one for name, one in commands(load, STREAMS).items() if args.model and name != "gomlx"}
     found = {name: [] for name in engines}
     for number in range(args.rounds):
         for name, command in engines.items():
@@ -209,7 +209,7 @@ def vanishing(args):
 def main():
     rows = {"http": http, "events": events, "shared": shared, "vanishing": vanishing}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", help="a GGUF file, for http and shared (default: fable)")
+    parser.add_argument("--model", help="a GGUF file, for http and shared (default: fable, without peers)")
     parser.add_argument("--only", default=",".join(rows), help="rows, separated by commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--answer", type=int, default=64, help="tokens of each stream of http")

@@ -41,7 +41,8 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
          context_policy: str | None = None, parallel: int | None = None, prompt_cache: bool | PromptCache = True,
          progress: Progress = True, backend: str | None = None,
          adapter_path: str | os.PathLike[str] | Adapter | Sequence[str | os.PathLike[str] | Adapter] | None = None,
-         fits: str = "warn", device: str | None = None,
+         fits: str = "warn", device: str | None = None, gpu_layers: int | None = None,
+         gpu_memory: int | str | None = None,
          **backend_options: Any) -> Model:
     """Loads a model.
 
@@ -83,18 +84,25 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
                     where the weights alone are more than all the memory and swap of this machine.
     device          where the model is and computes: "cpu", the processor, which None is too; "cuda", the first NVIDIA
                     GPU, or "cuda:1" (ValueError or gomlx.Error say what is missing); "auto" is the GPU where there is
-                    one that has room for weights of 64 MB and more with a cache of the context, else the processor.
-                    model.info["placement"] tells. On a GPU activations are "float32", or "bfloat16" with bfloat16
-                    weights; adapters and training are the processor's.
+                    one that has room for weights of 64 MB and more with a cache of the context, or for four layers and
+                    more, else the processor. model.info["placement"] tells. On a GPU activations are "float32", or
+                    "bfloat16" with bfloat16 weights; adapters and training are the processor's.
+    gpu_layers      so many of the last layers are on the GPU, with their cache, and so is the head; the embedding and
+                    the layers before them are on the processor. -1, and more than there are: all; 0: none. Without
+                    `device` that is "cuda". When None all are there, or with "auto" as many as fit.
+    gpu_memory      bytes, or a text such as "10GB", that the model may take of the GPU: as many of the last layers are
+                    there as fit with the cache of a sequence of context_length tokens, or of 4096 when that is None.
+                    MemoryError says what one takes, where none fits.
     """
     check_options(context_length, kv_dtype, threads, parallel, prompt_cache, progress, backend, fits)
     devices.check(device)
+    devices.check_share(device, gpu_layers, gpu_memory)
     backend = backend or os.environ.get("GOMLX_BACKEND") or "native"
     if backend != "native":
         own = {"context_length": context_length, "dtype": dtype, "kv_dtype": kv_dtype, "activations": activations,
                "threads": threads, "context_policy": context_policy, "parallel": parallel,
                "prompt_cache": None if prompt_cache is True else prompt_cache, "fits": None if fits == "warn" else fits,
-               "adapter_path": adapter_path, "device": device}
+               "adapter_path": adapter_path, "device": device, "gpu_layers": gpu_layers, "gpu_memory": gpu_memory}
         return backends.get(backend).load(path_or_name, **backend_options,
                                           **{name: value for name, value in own.items() if value is not None})
     if backend_options:
@@ -103,17 +111,18 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
         raise arguments.WrongType(f"load: the native backend has no option {wrong}" + arguments.hint(wrong, names))
     adapters = adapter_sources(adapter_path)
     path = locate(path_or_name, show_bars=bars.is_wanted(progress))
-    number, why = placement.choose(device, path, context_length=context_length, dtype=dtype, kv_dtype=kv_dtype)
+    place = placement.choose(device, path, context_length=context_length, dtype=dtype,
+                             kv_dtype=kv_name(kv_dtype, activations), gpu_layers=gpu_layers, gpu_memory=gpu_memory)
     if fits != "ignore":
-        check_fit(path, fits == "error", context_length, dtype, kv_dtype, activations, number)
-    with bars.reporting(progress, f"loading {os.path.basename(path)}") as report:
+        check_fit(path, fits == "error", context_length, dtype, kv_name(kv_dtype, activations), place)
+    with bars.reporting(progress, f"loading {os.path.basename(path)}") as report, placement.advising(place):
         engine = _gomlx.load_model(path, context_length=context_length or 0, dtype=dtype, kv_dtype=kv_dtype,
                                    activations=activations, threads=threads or 0, progress=report,
-                                   context_policy=context_policy, device=number)
+                                   context_policy=context_policy, device=place.number, host_layers=place.host_layers)
     try:
         info = engine.info()
         info["path"] = path
-        info["placement"] = placement.described(number, why)
+        info["placement"] = place.described(info["n_layers"])
         if os.path.isdir(path):
             tokenizer = Tokenizer.from_file(path)
             tokenizer.check_fit(os.path.join(path, "tokenizer.json"), engine.vocab_size, "config.json's vocab_size")
@@ -161,37 +170,44 @@ def adapter_sources(given):
     return found
 
 
-def check_fit(path, strict, context_length, dtype, kv_dtype, activations, device=0):
+def kv_name(kv_dtype, activations):
+    """The name of kv_dtype, or of what None becomes by the activations alone; else None."""
+    return placement.named(kv_dtype) or ("float32" if activations == "float32" else None)
+
+
+def check_fit(path, strict, context_length, dtype, kv_dtype, place):
     """Asks the memory plan, of the processor's memory or of what is free on another device. A context of the model's
     own is not counted whole: sessions take memory as they grow."""
     try:
-        if not strict and fits_by_far(path, context_length):
+        if not strict and fits_by_far(path, context_length, place.number):
             return
-        kv_dtype = str(kv_dtype).removeprefix("mlx.core.") if kv_dtype is not None else \
-            "float32" if activations == "float32" else None
-        plan = memory_plan.plan_memory(path, context=context_length, kv_dtype=kv_dtype, dtype=dtype,
-                                       device=devices.name_of(device))
+        plan = memory_plan.plan_memory(path, context=context_length, kv_dtype=kv_dtype, dtype=placement.named(dtype),
+                                       device=devices.name_of(place.number),
+                                       gpu_layers=place.gpu_layers)
     except (_gomlx.Error, OSError, ValueError, TypeError, NotImplementedError) as error:
         log.debug("%s: no memory plan: %s", path, error)        # what is wrong with the file, its loader says better
         return
     if plan.fits or plan.context > plan.context_ceiling:
         return
+    advice = f". {placement.ADVICE}" if place.number and place.gpu_layers is None else ""
     if strict:
-        plan.check()
+        raise MemoryError(plan.why + advice)
     whole, source = memory_plan.whole_memory()
-    if not device and plan.weight_bytes > whole:
+    if not place.number and plan.weight_bytes > whole:
         raise MemoryError(f"{path}: weights {memory_plan.size(plan.weight_bytes)} are more than {source}, "
                           f"{memory_plan.size(whole)}: a smaller model, or one with fewer bits, is needed "
                           f"(fits='ignore' "
                           "loads it nevertheless)")
+    if advice and plan.weight_bytes > plan.budget_bytes:
+        raise MemoryError(f"{path}: {plan.why}{advice} (fits='ignore' tries it nevertheless)")
     log.warning("%s may not fit: %s", path, plan.why)
 
 
-def fits_by_far(path, context_length):
+def fits_by_far(path, context_length, number):
     """Whether no plan is needed: without reading headers, which would take longer than loading a small model."""
     names = headers.split_files(path) if os.path.isfile(path) else \
         [os.path.join(path, one) for one in os.listdir(path) if one.endswith(".safetensors")]
-    available, _ = memory_plan.available_memory()
+    available, _ = devices.free_memory(number) if number else memory_plan.available_memory()
     return (context_length or 0) <= 8192 and 3 * sum(map(os.path.getsize, names)) + (1 << 30) < available
 
 

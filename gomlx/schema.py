@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
-from gomlx._generation import property_names
+from gomlx._generation import drafts, property_names
 from gomlx._generation.array_schemas import all_that, why_not_compared, without_contains, without_unique
 from gomlx._generation.exclusion import beside_others, canonical, exclude
 from gomlx._generation.negation import NOTES, TYPES, all_of, is_closed, negation, without_if, without_one_of
@@ -104,8 +104,9 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
     TypeError or ValueError for what is not a schema: not JSON, more than 1 MiB, deeper than 100 values."""
     if not isinstance(schema, bool | Mapping):
         raise TypeError(f"schema: expected a dict or a boolean, got {type(schema).__name__}")
-    schema = _as_json(schema)
+    schema, lines = drafts.without_later(_as_json(schema))
     work = _Walk(schema, strict_formats, compares_items, shows_words)
+    work.warnings += lines
     with automaton.effort(MAX_EFFORT):
         try:
             made = work.schema(schema, "")
@@ -114,9 +115,9 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
             made = {} if made is True else made
             work.place_targets(made)
         except automaton.Exhausted as error:
-            raise ValueError(f"schema: {error}") from None
+            raise UnsupportedSchema([Place(work.at_work[0], work.at_work[1], str(error))]) from None
         except RecursionError:                      # trees of patterns are followed part by part
-            raise ValueError("schema: its patterns have too many parts within one another") from None
+            raise UnsupportedSchema([Place(work.at_work[0], work.at_work[1], "too many nested parts")]) from None
     if work.places and enforce == "strict":
         raise UnsupportedSchema(work.places)
     fatal = [one for one in work.places if one.keyword == "$ref"]
@@ -185,20 +186,36 @@ class _Walk:
         self.uris = _Uris(root, self.is_old)
         self.strict_formats = strict_formats
         self.places = []
+        self.at_work = "", "pattern"                # (a pointer, the keyword there whose patterns are looked at)
         self.warnings = []
         self.depth = 0                              # of rewritten conditions within one another
         self.rewritten = 0                          # characters of what they have become
         self.cyclic = {}                            # {pointer: whether its $ref leads back to itself}
-        self.walked = set()                         # pointers of what stands there in the copy, too
+        self.walked = {}                            # {pointer: what the schema there has become}
         self.references = []                        # (a schema of the copy, the pointer of what its $ref leads to)
         self.left = MAX_COMPARED
 
     def refuse(self, pointer, keyword, reason):
-        self.places.append(Place(pointer, keyword, reason))
+        place = Place(self.existing(pointer), keyword, reason)
+        if place not in self.places[-1:]:           # of a part that was rewritten as several
+            self.places.append(place)
+
+    def existing(self, pointer):
+        """The pointer, or where the part that was rewritten to what it leads to stands in the document."""
+        while found_at(self.root, pointer) is None:
+            pointer = pointer.rpartition("/")[0]
+        return pointer
+
+    def look_at(self, pointer, keyword):
+        self.at_work = self.existing(pointer) if self.depth else pointer, keyword
 
     def schema(self, schema, pointer):
+        made = self.copy(schema, pointer)
         if self.depth == 0:
-            self.walked.add(pointer)
+            self.walked[pointer] = made
+        return made
+
+    def copy(self, schema, pointer):
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
@@ -211,6 +228,7 @@ class _Walk:
                     and (key not in ALONE or ALONE[key] in schema)}
         made = {key: self.value(key, value, f"{pointer}/{_escaped(key)}") for key, value in kept.items()}
         self.dynamic_reference(made, kept)
+        self.look_at(pointer, "propertyNames")
         for rewrite in (self.counts, self.unevaluated, self.names_of_properties, self.dependencies):
             rewrite(made, kept)
         self.patterns(made, pointer)
@@ -242,6 +260,7 @@ class _Walk:
         for keyword in ("not", "if", "oneOf", "contains", "uniqueItems"):
             if keyword not in made or keyword != "oneOf" and self.says_nothing(keyword, schema):
                 continue
+            self.look_at(pointer, keyword)
             if keyword == "oneOf":
                 if self.are_too_large(schema["oneOf"]) or self.clash_of(schema) is None:
                     continue
@@ -250,7 +269,7 @@ class _Walk:
                                                         for one in map(self.in_full, schema["oneOf"])])
             else:
                 said = self.without(keyword, schema)
-            if said is None or self.depth == MAX_NESTED:
+            if said is None or self.depth == MAX_NESTED or self.uris.are_inner(f"{pointer}/{keyword}"):
                 continue
             self.rewritten += len(json.dumps(said))
             if self.rewritten > MAX_REWRITTEN:
@@ -305,7 +324,8 @@ class _Walk:
         """Where nothing else can have evaluated them, those that are left are the additional ones."""
         if any(one in schema for one in APPLICATORS):
             return
-        for keyword, plain in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+        items = "additionalItems" if isinstance(schema.get("items"), list) else "items"
+        for keyword, plain in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", items)):
             if keyword in made:
                 value = made.pop(keyword)
                 made.setdefault(plain, value)
@@ -362,8 +382,8 @@ class _Walk:
         made |= {"properties": known, "additionalProperties": False}
         made.pop("patternProperties", None)
         if len(known) > MANY_NAMES:                 # more properties than the matcher follows: one pattern says them
-            rest = [name for name, one in known.items() if name not in own and one == additional]
-            made["properties"] = {name: one for name, one in known.items() if name not in set(rest)}
+            rest = {name: one for name, one in known.items() if name not in own and one == additional}
+            made["properties"] = {name: one for name, one in known.items() if name not in rest}
             property_names.add(made.setdefault("patternProperties", {}),
                                property_names.Names.of_texts(rest).pattern(), additional)
             made["patternProperties"].pop(None, None)
@@ -372,6 +392,7 @@ class _Walk:
     def patterns(self, made, pointer):
         """In the matcher's syntax, and so that it finds a text that holds to them and to the lengths, too."""
         for keyword, rewrite in (("patternProperties", self.patterns_of_names), ("pattern", self.pattern)):
+            self.look_at(pointer, keyword)
             try:
                 rewrite(made)
             except (automaton.TooLarge, Unreadable) as error:
@@ -461,11 +482,12 @@ class _Walk:
             self.references.append((made, found))
 
     def place_targets(self, made):
-        """What a $ref leads to, but does not stand in the copy as a schema, is put beside the definitions."""
+        """What a $ref leads to, but does not stand in the copy as a schema, or has become what else holds there, too,
+        is put beside the definitions."""
         places = {}
         while self.references:
             schema, pointer = self.references.pop()
-            if pointer not in self.walked or not isinstance(found_at(made, pointer), dict | bool):
+            if pointer and (pointer not in self.walked or found_at(made, pointer) is not self.walked[pointer]):
                 if pointer not in places:
                     definitions = made.setdefault("$defs", {})
                     name = next(name for i in itertools.count() if (name := f"target {i}") not in definitions)
@@ -500,6 +522,7 @@ class _Walk:
     def one_of(self, made, schema, pointer):
         """oneOf is anyOf where no two branches have a document in common."""
         clash = None
+        self.look_at(pointer, "oneOf")
         if self.are_too_large(schema["oneOf"]):
             self.refuse(pointer, "oneOf",
                         f"its {len(schema['oneOf'])} branches are too large to compare each with all others")
@@ -593,6 +616,12 @@ class _Uris:
             if isinstance(schema.get(key), str):
                 self.named.setdefault(f"{base}#{schema[key]}", pointer)
         return base
+
+    def are_inner(self, pointer):
+        """Whether a part there, or of what belongs to an `if`, has its own base: once it is moved, its references would
+        lead elsewhere."""
+        places = [pointer, pointer[:-2] + "then", pointer[:-2] + "else"] if pointer.endswith("/if") else [pointer]
+        return any(f"{base}/".startswith(f"{one}/") for base in self.bases for one in places)
 
     def pointer_of(self, target, pointer):
         """Of what a $ref at a pointer leads to; None: it is not in the document."""

@@ -6,6 +6,7 @@
  *  (3) All that a contract needs comes from the recorder: csrc/core/queue.c is the one that there is. */
 #ifndef GOMLX_RECORDER_H
 #define GOMLX_RECORDER_H
+#include "best.h"
 #include "contracts.h"
 
 enum {

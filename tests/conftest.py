@@ -7,6 +7,7 @@ import signal
 
 import pytest
 from engine import Engine
+from order import place_of
 from places import ROOT
 
 # The suite means the same on every machine: GOMLX_TEST_DEVICE=gpu runs it on the GPU, GOMLX_TEST_DEVICE=fake on the
@@ -22,8 +23,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config):
+    """pytest-xdist's own order is by how many tests a file has."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items):
-    """Marks the tests of gpu_differences.py where arrays are on a GPU."""
+    """Puts the files that take long first, and marks the tests of gpu_differences.py where arrays are on a GPU."""
+    items.sort(key=lambda item: place_of(item.path))
     if DEVICE == "cpu":
         return
     from gpu_differences import DIFFERENT, OF_LIBRARY, SKIPPED

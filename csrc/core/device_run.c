@@ -19,7 +19,7 @@ void device_start(gm_queue *q) {
     q->run_launches = FIRST_LAUNCHES;
     q->run_begun = clock_ns();
     q->issued = q->done = 0;
-    q->marks[0] = q->marks[1] = 0;
+    q->marks[0] = q->marks[1] = q->following = 0;
     for (int64_t i = 0; q->profile && i < q->count; i++)
         q->profile->work[q->launches[i].work].launches++;
 }
@@ -127,11 +127,32 @@ gm_status device_step(gm_queue *q, int64_t deadline_ns) {
     return queue_check(q);
 }
 
+gm_status queue_include(gm_queue *q) { return device_mark(q->device, &q->marks[0]); }
+
+/* ---- runs behind others ---- */
+gm_status queue_follow(gm_queue *q) {
+    if (!q->graph || q->issued < q->count || q->profile || q->following)
+        return GM_OK;
+    GM_TRY(device_replay(q->device, q->graph));
+    return device_mark(q->device, &q->following);
+}
+bool queue_is_followed(const gm_queue *q) { return q->following != 0; }
+
+/* Flags are down: the run before it has ended well. */
+void queue_take_following(gm_queue *q) {
+    q->marks[0] = q->following;
+    q->following = 0;
+    q->marked[0] = q->issued = q->count;
+    q->done = 0;
+    q->run_begun = clock_ns();
+}
+
 int64_t device_ran(const gm_queue *q) { return q->done; }
 
 void device_finish(gm_queue *q, bool failed) {
     if (device_drain(q->device) && !failed)
         q->done = q->issued;
+    q->following = 0;
 }
 
 /* ---- on whatever device it is of ---- */

@@ -19,6 +19,7 @@
 #include "base/team.h"
 #include "core/device.h"
 #include "core/mirror.h"
+#include "core/plan.h"
 #include "core/trace.h"
 
 #define BATCH_LAUNCHES 256
@@ -34,12 +35,6 @@ typedef struct {
     uint64_t flags;
     int64_t launches;
 } needs;
-
-struct gm_plan {
-    gm_queue *queue;
-    gm_buffer **constants; /* copies of inputs that are on another device */
-    size_t n_constants, constants_capacity;
-};
 
 struct gm_run {
     gm_array **roots; /* kept from run to run */
@@ -471,16 +466,6 @@ static void put_back(gm_array *node, gm_queue *q) {
     }
 }
 
-/* What a plan reads of another device is copied when it is recorded: it stays as it is, for all runs. */
-static gm_status keep_constant(gm_plan *p, gm_array *moved) {
-    const gm_status status = grow_array(&p->constants, p->n_constants, &p->constants_capacity, 1, sizeof *p->constants);
-    if (status == GM_OK)
-        p->constants[p->n_constants++] = buffer_retain(moved->buf);
-    else
-        gm_release(moved);
-    return status;
-}
-
 /* For the time of .eval inputs are where the queue's launches read them: its addresses are those of one device. */
 static gm_status exchange(gm_array *node, gm_queue *q, bool *any) {
     const int number = queue_device(q);
@@ -498,9 +483,8 @@ static gm_status exchange(gm_array *node, gm_queue *q, bool *any) {
         gm_array *own = node->in[i], *moved;
         if (!mirror_is_needed(number, own))
             continue;
-        status = mirror_make(q, own, node->op->shares, &moved);
-        if (status == GM_OK && engine.plan)
-            status = keep_constant(engine.plan, moved);
+        status = engine.plan ? plan_bring(engine.plan, q, node, own, &moved)
+                             : mirror_make(q, own, node->op->shares, &moved);
         if (status == GM_OK) {
             engine.kept[i] = own;
             node->in[i] = moved;
@@ -799,9 +783,9 @@ static gm_status retain_inputs(size_t n_order, gm_array ***out, size_t *n_out) {
     return GM_OK;
 }
 
-/* A plan is of one device; views of constants are of any. */
-static gm_status check_planned(const gm_array *node, int number) {
-    if (node->device == number || node->op->place == PLACE_INPUT)
+/* A view of a constant is of any device. */
+static gm_status check_planned(const gm_plan *p, const gm_array *node) {
+    if (node->device == queue_device(plan_part(p, node)) || node->op->place == PLACE_INPUT)
         return GM_OK;
     return gm_fail(GM_EUNSUPPORTED, "%s: it is not on the device that its model is on", node->op->name);
 }
@@ -810,56 +794,68 @@ static gm_status record_plan(gm_plan *p, size_t n_order) {
     gm_status status = GM_OK;
     uint64_t flags;
     for (size_t i = 0; i < n_order && status == GM_OK; i++)
-        status = check_planned(engine.order[i], queue_device(p->queue));
+        status = check_planned(p, engine.order[i]);
     engine.plan = p;
     for (size_t i = 0; i < n_order && status == GM_OK; i++)
-        status = record(engine.order[i], p->queue, 1, false, &flags);
+        status = record(engine.order[i], plan_part(p, engine.order[i]), 1, false, &flags);
     engine.plan = NULL;
+    return status;
+}
+
+/* Whether a plan of another device begins on the processor. */
+static bool begins_here(size_t n_order) {
+    for (size_t i = 0; i < n_order; i++)
+        if (!engine.order[i]->device && engine.order[i]->op->place != PLACE_INPUT)
+            return true;
+    return false;
+}
+
+/* The roots' memory stays theirs between runs. */
+static gm_status hold_roots(gm_plan *p, gm_array *const *roots, size_t count) {
+    GM_TRY(queue_reserve(p->queue, count));
+    if (p->first)
+        GM_TRY(queue_reserve(p->first, count));
+    for (size_t i = 0; i < count; i++)
+        queue_hold(plan_part(p, roots[i]), roots[i]->buf);
+    return GM_OK;
+}
+
+static gm_status record_roots(gm_array *const *roots, size_t count, gm_plan **out) {
+    gm_array **inputs = NULL;
+    size_t n_order = 0, n_inputs = 0;
+    engine.epoch++;
+    for (size_t i = 0; i < count; i++)
+        GM_TRY(order_from(roots[i], &n_order));
+    gm_plan *p = *out = plan_new(roots[0]->device, roots[0]->device && begins_here(n_order));
+    if (!p)
+        return error_code();
+    gm_status status = retain_inputs(n_order, &inputs, &n_inputs);
+    p->inputs = inputs;
+    p->n_inputs = n_inputs;
+    if (status == GM_OK)
+        status = record_plan(p, n_order);
+    if (status == GM_OK)
+        status = hold_roots(p, roots, count);
+    for (size_t i = 0; i < n_inputs; i++)
+        gm_release(inputs[i]);
+    memory_free(inputs);
+    p->inputs = NULL;
+    p->n_inputs = 0;
     return status;
 }
 
 gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
     *out = NULL;
-    gm_plan *p = memory_zeroed(sizeof *p);
-    if (!p)
-        return GM_ENOMEM;
-    gm_array **inputs = NULL;
-    size_t n_order = 0, n_inputs = 0;
     end_abandoned();
-    p->queue = roots[0] ? queue_new(roots[0]->device) : NULL;
-    gm_status status = p->queue ? GM_OK : error_code();
+    for (size_t i = 0; i < count; i++)
+        if (!roots[i])
+            return error_code();
     pthread_mutex_lock(&engine.recording);
-    engine.epoch++;
-    for (size_t i = 0; i < count && status == GM_OK; i++)
-        status = roots[i] ? order_from(roots[i], &n_order) : error_code();
-    if (status == GM_OK)
-        status = retain_inputs(n_order, &inputs, &n_inputs);
-    if (status == GM_OK)
-        status = record_plan(p, n_order);
-    if (status == GM_OK)
-        status = queue_reserve(p->queue, count);
-    for (size_t i = 0; i < count && status == GM_OK; i++)
-        queue_hold(p->queue, roots[i]->buf);
-    for (size_t i = 0; i < n_inputs; i++)
-        gm_release(inputs[i]);
-    memory_free(inputs);
+    const gm_status status = record_roots(roots, count, out);
     pthread_mutex_unlock(&engine.recording);
     if (status != GM_OK) {
-        plan_free(p);
-        return status;
+        plan_free(*out);
+        *out = NULL;
     }
-    *out = p;
-    return GM_OK;
+    return status;
 }
-
-void plan_free(gm_plan *p) {
-    if (!p)
-        return;
-    queue_free(p->queue);
-    for (size_t i = 0; i < p->n_constants; i++)
-        buffer_release(p->constants[i]);
-    memory_free(p->constants);
-    memory_free(p);
-}
-
-gm_queue *plan_queue(gm_plan *p) { return p->queue; }

@@ -94,6 +94,14 @@ void device_finish(gm_queue *q, bool failed);
 /* The recorded launches run often, and are short: from the second run on a device begins them with one call, if it can
  * and no profile is asked for. What cancels such a run waits for all of it. */
 void queue_repeats(gm_queue *q);
+/* All that a device was asked for since, copies of results, is of the run too: it ends when they are done. */
+gm_status queue_include(gm_queue *q);
+/* Begins the launches once more, behind the run under way, which is begun to its end: where one call does that. What
+ * follows may be taken as a run that has begun, once the one before it has ended well; or it is forgotten, by a new
+ * beginning, which comes behind it, or by giving up, which waits for it. */
+gm_status queue_follow(gm_queue *q);
+bool queue_is_followed(const gm_queue *q);
+void queue_take_following(gm_queue *q);
 /* On whatever device it is of: begin, go on until it is not GM_AGAIN, then end; or give up at any time, which skips the
  * rest. A queue that has run can begin again. The caller holds the run lock. */
 void queue_begin(gm_queue *q, int n_threads);

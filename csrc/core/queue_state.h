@@ -95,6 +95,7 @@ struct gm_queue {
     int64_t issued, done;   /* launches that were begun, and that are known to have run */
     uint64_t marks[2];      /* after the last launches that were begun, and after those before them; 0: none */
     int64_t marked[2];      /* how many launches these are after */
+    uint64_t following;     /* the mark after a run that was begun behind the one under way; 0: none was */
     int64_t run_launches;   /* of the next run */
     gm_device_graph *graph; /* of all launches; NULL: they are begun one by one */
     bool repeats;           /* what is recorded runs often, and is short */

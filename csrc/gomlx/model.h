@@ -26,6 +26,9 @@ typedef struct {
     int activations;
     int threads; /* 0: gm_default_threads() */
     int device;  /* where it is: 0 the processor, 1 + i GPU i */
+    /* So many of its first layers are on the processor nevertheless, and so is the embedding; less than it has. Layers
+     * that read another one's keys have to be where that is. */
+    int host_layers;
 } gm_load_options;
 /* Loading takes many calls: open, then step until it is not GM_AGAIN, then finish (or close at any time to give up). */
 typedef struct gm_loader gm_loader;

@@ -1,5 +1,6 @@
 /* block.c - see block.h. */
 #include "models/block.h"
+#include <string.h>
 #include "core/device.h"
 #include "ops/ops.h"
 
@@ -8,6 +9,16 @@ gm_array *pass_angles(gm_scope *s, gm_pass *p, gm_layer_kind kind) {
     if (!p->angles[i])
         p->angles[i] = gm_rope_angles(s, p->batch->positions, p->model->inv_freq[i], p->model->rope_factor[i]);
     return p->angles[i];
+}
+
+gm_array *pass_layer(gm_scope *s, gm_pass *p, int64_t i, gm_array *x) {
+    const int number = p->model->config.layers[i].device;
+    if (p->batch->there && number == p->model->device) {
+        p->batch = p->batch->there;
+        memset(p->angles, 0, sizeof p->angles);
+        device_enter(number);
+    }
+    return pass_tap(s, p, i, TAP_INPUT, x);
 }
 
 gm_array *norm_apply(gm_scope *s, gm_array *x, gm_array *weight, int64_t width, double eps) {
@@ -23,7 +34,7 @@ gm_array *norm_apply(gm_scope *s, gm_array *x, gm_array *weight, int64_t width, 
 
 gm_activation pass_made(gm_scope *s, gm_pass *p, gm_array *x, gm_array *norm) {
     gm_activation a = {.made = x, .norm = norm, .eps = (float)p->model->config.eps};
-    if (p->batch->training || !device_contracts(p->model->device)->makes_rows)
+    if (p->batch->training || !device_contracts(device_current())->makes_rows)
         activation_rows(s, &a);
     return a;
 }
@@ -76,7 +87,7 @@ static gm_array *half_of_heads(gm_scope *s, gm_array *x, int64_t half, int64_t h
 
 /* Whether attention itself norms each head of queries and keys: nobody else sees these, and the device is for it. */
 static bool turns_normed(const gm_pass *p, const gm_layer_config *l, const attention_weights *w) {
-    return !p->batch->training && !p->batch->taps && device_contracts(p->model->device)->makes_rows &&
+    return !p->batch->training && !p->batch->taps && device_contracts(device_current())->makes_rows &&
            (!w->q_norm || w->q_norm->size == l->head_dim) && (!w->k_norm || w->k_norm->size == l->head_dim);
 }
 
@@ -205,7 +216,7 @@ gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool 
     gm_array *x = embed_tokens(s, &pass);
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const dense_layer *l = model_layer(m, i);
-        x = pass_tap(s, &pass, i, TAP_INPUT, x);
+        x = pass_layer(s, &pass, i, x);
         gm_activation in = pass_made(s, &pass, x, l->attention_norm);
         x = attention_apply(s, &pass, i, &l->attention, &in, x);
         in = pass_made(s, &pass, x, l->mlp_norm);

@@ -66,6 +66,9 @@ static inline gm_array *pass_tap(gm_scope *s, gm_pass *p, int64_t layer, gm_tap_
     return taps ? taps_apply(s, taps, layer, point, x, p->positions ? p->positions : p->batch->positions) : x;
 }
 gm_array *pass_angles(gm_scope *s, gm_pass *p, gm_layer_kind kind);
+/* The residual stream as layer i begins: nodes from here on are on its device, with the pass's rows as these are there.
+ */
+gm_array *pass_layer(gm_scope *s, gm_pass *p, int64_t i, gm_array *x);
 
 /* The layer's struct in the model. */
 static inline const void *model_layer(const gm_model *m, int64_t i) {
@@ -73,8 +76,8 @@ static inline const void *model_layer(const gm_model *m, int64_t i) {
 }
 /* RMSNorm over the last `width` numbers: x [n, k] as rows of heads when width < k. weight NULL: none. */
 gm_array *norm_apply(gm_scope *s, gm_array *x, gm_array *weight, int64_t width, double eps);
-/* x normed over all of it (norm GM_NONE: as it is), for layers: where the model's device has products that do so as
- * they read rows, not yet. */
+/* x normed over all of it (norm GM_NONE: as it is), for layers: where the device has products that do so as they read
+ * rows, not yet. */
 gm_activation pass_made(gm_scope *s, gm_pass *p, gm_array *x, gm_array *norm);
 /* What some families' attention has besides. normed_values: of RMS 1 without weights; where the layer has no v_proj
  * they are the keys' projection. gate: where gates [n, n_heads * head_dim] go that q_proj gives with the queries. */

@@ -9,15 +9,18 @@ typedef struct {
     bool int8, bf16; /* some linear layer multiplies such activations */
     bool quantised;  /* some linear layer's weights are */
     int64_t packed;
-    int64_t *layers;  /* packed bytes of each layer */
-    int64_t *tensors; /* packed bytes by the checkpoint's tensors: those of a stack are the first one's */
+    int64_t before, after; /* ... of what comes before the layers, and after them; a tied embedding is both */
+    int64_t *layers;       /* packed bytes of each layer */
+    int64_t *tensors;      /* packed bytes by the checkpoint's tensors: those of a stack are the first one's */
 } totals;
 
 static size_t index_of(const gm_loader *l, const gm_tensor *t) { return (size_t)(t - checkpoint_at(l->checkpoint, 0)); }
 
+static bool is_tied(const gm_model *m, const job *j) { return m->config.tied && j->to == &m->embedding.weight; }
+
 static gm_status add_up(const gm_loader *l, totals *sum) {
     bool int8, bf16;
-    loader_choose_activations(&l->options, &int8, &bf16);
+    loader_choose_activations(&l->options, l->options.device, &int8, &bf16);
     sum->layers = memory_zeroed((size_t)l->model->config.n_layers * sizeof *sum->layers);
     sum->tensors = memory_zeroed(((size_t)checkpoint_count(l->checkpoint) + 1) * sizeof *sum->tensors);
     if (!sum->layers || !sum->tensors)
@@ -35,6 +38,10 @@ static gm_status add_up(const gm_loader *l, totals *sum) {
         sum->tensors[index_of(l, j->tensor)] += bytes;
         if (j->layer >= 0)
             sum->layers[j->layer] += bytes;
+        if (j->layer < 0 && (loader_is_after_layers(l->model, j) || is_tied(l->model, j)))
+            sum->after += bytes;
+        if (j->layer < 0 && !loader_is_after_layers(l->model, j))
+            sum->before += bytes;
     }
     return GM_OK;
 }
@@ -89,7 +96,7 @@ static bool add_layer(cJSON *list, const gm_config *c, int64_t i, const totals *
     if (ok && (l->has & HAS_ATTENTION))
         ok = add_number(o, "n_heads", l->n_heads) && add_number(o, "n_kv_heads", l->n_kv_heads) &&
              add_number(o, "head_dim", l->head_dim) && add_number(o, "window", l->window) &&
-             cJSON_AddBoolToObject(o, "shared", l->source != i);
+             add_number(o, "source", l->source) && cJSON_AddBoolToObject(o, "shared", l->source != i);
     if (ok && (l->has & HAS_LINEAR))
         ok = add_number(o, "state_bytes",
                         4 * ((l->conv_kernel - 1) * l->conv_channels + l->state_heads * l->state_value * l->state_key));
@@ -120,6 +127,7 @@ static bool add_all(cJSON *o, const gm_loader *l, const totals *sum) {
               cJSON_AddStringToObject(o, "activations", activations(sum)) &&
               cJSON_AddStringToObject(o, "kv_dtype", cache_type_name(kv_type)) &&
               add_number(o, "weight_bytes", weights) && add_number(o, "packed_bytes", sum->packed) &&
+              add_number(o, "before_layers_bytes", sum->before) && add_number(o, "after_layers_bytes", sum->after) &&
               cJSON_AddNumberToObject(o, "working_bytes", working_bytes(m, sum));
     cJSON *layers = ok ? cJSON_AddArrayToObject(o, "layers") : NULL;
     ok = ok && layers;

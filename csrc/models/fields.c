@@ -90,6 +90,10 @@ size_t fields_job_bytes(const job *j) {
     return all / (size_t)(j->parts > 1 && !j->apart ? j->parts : 1);
 }
 
+bool loader_is_after_layers(const gm_model *m, const job *j) {
+    return j->to == &m->norm || j->to == &m->head.weight || j->to == &m->head.bias;
+}
+
 gm_status fields_add(gm_loader *l, job j) {
     const gm_tensor *const read[] = {j.tensor, j.scales, j.biases};
     if (!j.scales && j.tensor->format < 0)
@@ -103,6 +107,7 @@ gm_status fields_add(gm_loader *l, job j) {
         if (read[i])
             l->used[read[i] - checkpoint_at(l->checkpoint, 0)] = true;
     j.layer = l->layer;
+    j.device = loader_is_after_layers(l->model, &j) ? l->model->device : model_device_of(l->model, l->layer);
     j.multiplies = l->multiplies && j.kind == JOB_PACK;
     l->jobs[l->n_jobs++] = j;
     l->bytes_total += fields_job_bytes(&j);
@@ -341,7 +346,12 @@ gm_status fields_list(gm_loader *l) {
         return fields_refuse_shape(l, t, 1, &c->hidden);
     if (t)
         GM_TRY(fields_add(l, (job){.tensor = t, .to = &m->norm, .kind = JOB_VECTOR, .rows = c->hidden, .columns = 1}));
-    return c->tied ? GM_OK : add_matrix(l, head, &m->head, (job){0}, c->vocab, c->vocab, c->hidden);
+    if (!c->tied)
+        GM_TRY(add_matrix(l, head, &m->head, (job){0}, c->vocab, c->vocab, c->hidden));
+    m->weight_bytes = (int64_t)l->bytes_total;
+    if (!c->tied || !model_is_shared(m))
+        return GM_OK;
+    return add_matrix(l, embed, &m->head, (job){0}, c->vocab, c->vocab, c->hidden); /* once more, for the device */
 }
 
 /* ---- once loaded ---- */

@@ -260,7 +260,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     gm_array *x = embed_tokens(s, &pass), *inputs = width ? layer_inputs(s, &pass, x) : NULL;
     for (int64_t i = 0; i < c->n_layers; i++) {
         const layer *l = model_layer(m, i);
-        x = pass_tap(s, &pass, i, TAP_INPUT, x);
+        x = pass_layer(s, &pass, i, x);
         gm_activation in = {.x = gm_rms_norm(s, x, l->attention_norm, eps)};
         gm_activation mixed = {
             .x = attention_mix(s, &pass, i, &l->attention, &in, (attention_form){.normed_values = true})};

@@ -108,6 +108,29 @@ static gm_status check_options(const gm_load_options *o) {
     return GM_OK;
 }
 
+/* Which layers are where. */
+static gm_status place_layers(gm_loader *l) {
+    gm_model *m = l->model;
+    const gm_config *c = &m->config;
+    const int host = l->options.host_layers;
+    if (host < 0 || host >= c->n_layers || (host && !l->options.device))
+        return gm_fail(GM_EVALUE,
+                       "load: %d layers on the processor before those on device %d, expected 0 to %lld, and 0 without "
+                       "a device",
+                       host, l->options.device, (long long)c->n_layers - 1);
+    m->device = l->options.device;
+    m->first_device = host ? 0 : m->device;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        c->layers[i].device = i < host ? 0 : m->device;
+    for (int64_t i = host; i < c->n_layers; i++)
+        if ((c->layers[i].has & HAS_ATTENTION) && c->layers[i].source < host)
+            return gm_fail(GM_EVALUE,
+                           "load: layer %lld reads the keys of layer %d, which would be on the processor: expected at "
+                           "most %d layers there",
+                           (long long)i, c->layers[i].source, c->layers[i].source);
+    return GM_OK;
+}
+
 static gm_status open_model(gm_loader *l) {
     gm_model *m = l->model;
     const int64_t context = l->options.context_length;
@@ -124,6 +147,7 @@ static gm_status open_model(gm_loader *l) {
         return GM_ENOMEM;
     if (m->arch->globals && !(m->globals = memory_zeroed(m->arch->globals_size)))
         return GM_ENOMEM;
+    GM_TRY(place_layers(l));
     GM_TRY(fields_list(l));
     return make_frequencies(l);
 }
@@ -141,10 +165,8 @@ gm_status loader_open(const gm_load_options *options, bool describes, gm_loader 
     l->model = memory_zeroed(sizeof *l->model);
     l->queue = queue_new(0);
     l->packs = queue_new(options->device);
-    if (l->model) {
+    if (l->model)
         atomic_init(&l->model->refs, 1);
-        l->model->device = options->device;
-    }
     gm_status status = !l->packs                         ? error_code()
                        : l->path && l->model && l->queue ? adapters_new(&l->model->adapters)
                                                          : GM_ENOMEM;
@@ -231,7 +253,7 @@ int loader_format(const gm_loader *l, const job *j) {
 /* Bytes of one part of the job's result. */
 static size_t part_bytes(const gm_loader *l, const job *j) {
     if (j->kind == JOB_PACK)
-        return (size_t)array_packed_bytes(l->options.device, GM_PACKED, loader_format(l, j), j->rows, j->columns);
+        return (size_t)array_packed_bytes(j->device, GM_PACKED, loader_format(l, j), j->rows, j->columns);
     return (size_t)(j->rows * j->columns) * sizeof(float) + 1;
 }
 size_t loader_result_bytes(const gm_loader *l, const job *j) {
@@ -243,14 +265,17 @@ size_t loader_result_bytes(const gm_loader *l, const job *j) {
 #define SHARED_BYTES ((size_t)64 << 20)
 gm_buffer *loader_take_shared(gm_loader *l, const job *j, size_t *offset) {
     const size_t bytes = loader_result_bytes(l, j);
-    if (!l->shared || l->shared_used + bytes > l->shared->bytes) {
+    if (!l->shared || l->shared->device != j->device || l->shared_used + bytes > l->shared->bytes) {
         size_t all = bytes;
-        for (const job *next = j + 1; next < l->jobs + l->n_jobs && all < SHARED_BYTES; next++)
+        for (const job *next = j + 1; next < l->jobs + l->n_jobs && all < SHARED_BYTES; next++) {
+            if (next->device != j->device)
+                break;
             if (next->kind == JOB_PACK && next->part == 0 && next->waits == j->waits)
                 all += loader_result_bytes(l, next);
+        }
         buffer_release(l->shared);
         l->shared_used = 0;
-        l->shared = buffer_new_on(l->options.device, all);
+        l->shared = buffer_new_on(j->device, all);
         if (!l->shared)
             return NULL;
     }
@@ -288,15 +313,20 @@ static gm_status record_dense(gm_loader *l, const job *j) {
                   : error_code();
 }
 
-/* Bytes of the files where launches that pack them read them: a copy, of a model on a device. It is begun now, and over
- * before the job is. */
-static gm_status bring(gm_loader *l, const void *bytes, int64_t size, const void **out) {
+/* Vectors are made on the processor, and go to a device at the end. */
+static gm_queue *queue_of(const gm_loader *l, const job *j) {
+    return j->kind == JOB_PACK && j->device == l->options.device ? l->packs : l->queue;
+}
+
+/* Bytes of the files where launches that pack them read them: a copy, for a device. It is begun now, and over before
+ * the job is. */
+static gm_status bring(gm_loader *l, const job *j, const void *bytes, int64_t size, const void **out) {
     *out = bytes;
-    if (!l->options.device || !bytes)
+    if (!j->device || !bytes)
         return GM_OK;
-    void *there = queue_scratch(l->packs, (size_t)size);
+    void *there = queue_scratch(queue_of(l, j), (size_t)size);
     *out = there;
-    return there ? device_copy(l->options.device, there, bytes, (size_t)size) : error_code();
+    return there ? device_copy(j->device, there, bytes, (size_t)size) : error_code();
 }
 
 /* The rows of the tensor that a job reads, from its first one on. */
@@ -315,9 +345,9 @@ static gm_status record_pack(gm_loader *l, const job *j, int format, const void 
     gm_array *result = make_result(l, j, spec);
     if (!result)
         return error_code();
-    return DISPATCH(l->packs, pack, j->rows, .out = (char *)array_ptr(result) + part_bytes(l, j) * (size_t)j->part,
-                    .in = in, .row_map = l->row_map, .format = format, .rows = j->rows, .k = j->columns,
-                    .scales = scales, .biases = biases);
+    return DISPATCH(
+        queue_of(l, j), pack, j->rows, .out = (char *)array_ptr(result) + part_bytes(l, j) * (size_t)j->part, .in = in,
+        .row_map = l->row_map, .format = format, .rows = j->rows, .k = j->columns, .scales = scales, .biases = biases);
 }
 
 /* MLX's arrays have the groups of a matrix apart. */
@@ -328,9 +358,9 @@ static gm_status record_groups(gm_loader *l, const job *j) {
     const int64_t first = j->first_row * j->columns, block = first / f->values;
     const int64_t blocks = rows_read(l, j) * j->columns / f->values;
     const void *in, *scale, *bias;
-    GM_TRY(bring(l, j->tensor->data + first * bits / 8, blocks * f->values * bits / 8, &in));
-    GM_TRY(bring(l, j->scales->data + block * scales, blocks * scales, &scale));
-    GM_TRY(bring(l, j->biases ? j->biases->data + block * scales : NULL, blocks * scales, &bias));
+    GM_TRY(bring(l, j, j->tensor->data + first * bits / 8, blocks * f->values * bits / 8, &in));
+    GM_TRY(bring(l, j, j->scales->data + block * scales, blocks * scales, &scale));
+    GM_TRY(bring(l, j, j->biases ? j->biases->data + block * scales : NULL, blocks * scales, &bias));
     return record_pack(l, j, j->format, in, scale, bias);
 }
 
@@ -341,8 +371,9 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
     const gm_quant_info *in = &gm_quants[t->format];
     const int format = loader_format(l, j);
     const int64_t source = rows_read(l, j);
+    gm_queue *q = queue_of(l, j);
     const void *rows;
-    GM_TRY(bring(l, t->data + j->first_row * (j->transposed ? j->transposed : j->columns) / in->values * in->bytes,
+    GM_TRY(bring(l, j, t->data + j->first_row * (j->transposed ? j->transposed : j->columns) / in->values * in->bytes,
                  source * j->columns / in->values * in->bytes, &rows));
     if (format != t->format || j->transposed) {
         int64_t shape[2] = {source, j->columns}, to[2] = {j->columns, 1}, from[2] = {j->columns, 1};
@@ -350,12 +381,12 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
             from[0] = 1;
             from[1] = j->transposed;
         }
-        void *dense = queue_scratch(l->packs, (size_t)(shape[0] * shape[1]) * (size_t)gm_quants[format].bytes);
+        void *dense = queue_scratch(q, (size_t)(shape[0] * shape[1]) * (size_t)gm_quants[format].bytes);
         if (!dense)
             return error_code();
-        GM_TRY(launch_copy(l->packs, (copy_to){dense, dense_dtype(format), to},
+        GM_TRY(launch_copy(q, (copy_to){dense, dense_dtype(format), to},
                            (copy_from){rows, dense_dtype(t->format), from}, 2, shape));
-        queue_fence(l->packs);
+        queue_fence(q);
         rows = dense;
     }
     return record_pack(l, j, format, rows, NULL, NULL);
@@ -376,8 +407,11 @@ static void add_to_fingerprint(gm_model *m, const gm_tensor *t) {
         mix(&m->fingerprint, t->data + (t->bytes - n) / 2 * i, n);
 }
 
+/* A head that is the embedding once more, for another device, is the same weight. */
 static void add_read_to_fingerprint(gm_loader *l, const job *j) {
     const gm_tensor *const read[] = {j->tensor, j->scales, j->biases};
+    if (l->model->config.tied && j->to == &l->model->head.weight)
+        return;
     for (int i = 0; i < 3 && j->part == 0; i++)
         if (read[i])
             add_to_fingerprint(l->model, read[i]);
@@ -390,9 +424,6 @@ static void for_each_read(gm_loader *l, const job *j, void (*f)(const gm_checkpo
         if (read[i])
             f(l->checkpoint, read[i]);
 }
-
-/* Vectors are made on the processor, and go to a device at the end. */
-static gm_queue *queue_of(const gm_loader *l, const job *j) { return j->kind == JOB_PACK ? l->packs : l->queue; }
 
 static gm_status start_job(gm_loader *l) {
     const job *j = &l->jobs[l->at];
@@ -479,16 +510,19 @@ gm_status model_lay_out(gm_model *m, int kv_type) {
                            (long long)i, (long long)l->head_dim);
         }
         if (l->has & HAS_KV)
-            slots[l->slot] = (cache_slot){
-                .kind = CACHE_KV, .n_kv_heads = l->n_kv_heads, .head_dim = l->head_dim, .window = l->window};
+            slots[l->slot] = (cache_slot){.kind = CACHE_KV,
+                                          .n_kv_heads = l->n_kv_heads,
+                                          .head_dim = l->head_dim,
+                                          .window = l->window,
+                                          .device = l->device};
         else if (l->has & HAS_LINEAR)
             slots[l->slot] = (cache_slot){.kind = CACHE_STATE,
+                                          .device = l->device,
                                           .conv_floats = (l->conv_kernel - 1) * l->conv_channels,
                                           .state_floats = l->state_heads * l->state_value * l->state_key};
     }
     m->layout = (cache_layout){.slots = slots,
                                .n_slots = c->n_slots,
-                               .device = m->device,
                                .kv_type = kv_type,
                                .context = c->context,
                                .rotate = m->context_policy == GM_CONTEXT_ROTATE};
@@ -498,9 +532,15 @@ gm_status model_lay_out(gm_model *m, int kv_type) {
     return GM_OK;
 }
 
-static void use_activations(gm_model *m, gm_linear *linear, bool int8, bool bf16) {
+/* multiplies: it takes the activations of its device, or else exact ones. */
+static void use_activations(gm_loader *l, gm_linear *linear, int number, bool multiplies) {
+    gm_model *m = l->model;
+    bool int8, bf16;
     if (!linear->weight)
         return;
+    loader_choose_activations(&l->options, number, &int8, &bf16);
+    int8 &= multiplies;
+    bf16 &= multiplies;
     linear->int8 = int8 && quant_takes_int8(linear->weight->format);
     linear->bf16 = bf16 && linear->weight->format == GM_QUANT_bf16;
     m->int8 |= linear->int8;
@@ -508,14 +548,14 @@ static void use_activations(gm_model *m, gm_linear *linear, bool int8, bool bf16
     m->bf16 |= linear->bf16;
 }
 
-void loader_choose_activations(const gm_load_options *o, bool *int8, bool *bf16) {
-    *int8 = (o->activations == -1 || o->activations == 1) && device_contracts(o->device)->quantize_act;
-    *bf16 = o->activations == 2 || (o->activations == -1 && device_multiplies_bf16(o->device));
+void loader_choose_activations(const gm_load_options *o, int number, bool *int8, bool *bf16) {
+    *int8 = (o->activations == -1 || o->activations == 1) && device_contracts(number)->quantize_act;
+    *bf16 = o->activations == 2 || (o->activations == -1 && device_multiplies_bf16(number));
 }
 
 int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16, bool quantised) {
     bool ignored, rounds;
-    loader_choose_activations(o, &ignored, &rounds);
+    loader_choose_activations(o, o->device, &ignored, &rounds);
     const bool sixteen = int8 || bf16 || (quantised && o->device && rounds);
     return o->kv_dtype != -1 ? o->kv_dtype : sixteen ? GM_FLOAT16 : GM_FLOAT32;
 }
@@ -526,15 +566,15 @@ static gm_status settle(gm_loader *l) {
     gm_model *m = l->model;
     const int option = l->options.activations;
     bool int8, bf16;
-    loader_choose_activations(&l->options, &int8, &bf16);
-    if (m->config.tied) {
+    loader_choose_activations(&l->options, m->device, &int8, &bf16);
+    if (m->config.tied && !m->head.weight) {
         m->head = m->embedding;
         gm_retain(m->head.weight);
     }
     for (field_cursor at = {0}; fields_next(m, &at);)
         if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
-            use_activations(m, at.where, int8 && fields_multiplies(at.field), bf16 && fields_multiplies(at.field));
-    use_activations(m, &m->head, int8, bf16);
+            use_activations(l, at.where, model_device_of(m, at.layer), fields_multiplies(at.field));
+    use_activations(l, &m->head, m->device, true);
     m->rounds = m->device && bf16;
     if (option == 2 && !m->bf16)
         return gm_fail(GM_EVALUE, "load: activations=\"bfloat16\" needs weights in bfloat16; those of %s are others",
@@ -547,7 +587,6 @@ static gm_status settle(gm_loader *l) {
                        "load: activations=\"int8\" needs quantised weights, and not in mxfp8; those of %s "
                        "are others",
                        l->path);
-    m->weight_bytes = (int64_t)l->bytes_total;
     m->context_policy = l->options.context_policy;
     return model_lay_out(m, loader_choose_kv(&l->options, m->int8, m->bf16, m->quantised));
 }
@@ -556,10 +595,10 @@ static gm_status settle(gm_loader *l) {
 static gm_status place_vectors(gm_model *m) {
     for (field_cursor at = {0}; fields_next(m, &at);) {
         const bool linear = at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS;
-        GM_TRY(array_place(m->device, linear ? &((gm_linear *)at.where)->bias : at.where));
+        GM_TRY(array_place(model_device_of(m, at.layer), linear ? &((gm_linear *)at.where)->bias : at.where));
     }
-    for (int i = 0; i < GM_ROPES; i++)
-        GM_TRY(array_place(m->device, &m->inv_freq[i]));
+    for (int i = 0; i < GM_ROPES; i++) /* of a shared model a constant for the layers on the device */
+        GM_TRY(array_place(m->first_device, &m->inv_freq[i]));
     GM_TRY(array_place(m->device, &m->head.bias));
     return array_place(m->device, &m->norm);
 }

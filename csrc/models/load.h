@@ -26,6 +26,7 @@ typedef struct {
     int64_t permuted_heads; /* > 0: the number of heads, the rows of each of which are interleaved in the file */
     int64_t transposed;     /* > 0: the tensor has columns as its rows, each of this length */
     int64_t layer;          /* whose weight it is, -1: the model's own */
+    int device;             /* where that is */
     bool multiplies;        /* a linear layer, which takes the activations of the model; a router's are exact */
     bool waits;             /* the array has these rows until the model's second pass: waiting.c */
     gm_rows in_rows;
@@ -45,7 +46,7 @@ struct gm_loader {
     size_t n_jobs, capacity, at;
     bool *used; /* which tensors of the checkpoint the model is made of */
     gm_queue *queue;
-    gm_queue *packs; /* what packs matrices, where the model is */
+    gm_queue *packs; /* what packs matrices, on the device of the options */
     bool running;    /* a queue has the current job and the run lock is held */
     int32_t *row_map;
     gm_buffer *shared; /* of the matrices at hand, filled up to shared_used: load.c */
@@ -62,8 +63,11 @@ struct gm_loader {
 gm_status loader_open(const gm_load_options *options, bool describes, gm_loader **out);
 size_t loader_result_bytes(const gm_loader *l, const job *j); /* of the array that the job is, or is a part of */
 int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16,
-                     bool quantised);                                             /* the type of the cache's entries */
-void loader_choose_activations(const gm_load_options *o, bool *int8, bool *bf16); /* what may be multiplied */
+                     bool quantised); /* the type of the cache's entries */
+/* What linear layers on a device may multiply. */
+void loader_choose_activations(const gm_load_options *o, int number, bool *int8, bool *bf16);
+/* Whether a job of the model's own is of what comes after the layers: the final norm and the head. */
+bool loader_is_after_layers(const gm_model *m, const job *j);
 int loader_format(const gm_loader *l, const job *j);          /* that the job's matrix is packed in */
 size_t loader_result_bytes(const gm_loader *l, const job *j); /* that the job's array takes */
 /* Memory for the matrix of a job, next to those of the jobs after it that are packed with it. */

@@ -22,12 +22,14 @@ typedef struct {
 } gm_training_rows;
 
 /* What a forward pass is recorded for. */
-typedef struct {
+typedef struct gm_batch {
     const gm_batch_state *state; /* the caches of its rows, or NULL: for training */
     gm_training_rows *training;
     gm_array *tokens, *positions; /* int32 [n] */
     gm_array *logit_rows;         /* rows that need logits: int32 [m], evaluated; NULL: all */
     gm_taps *taps;                /* activations that are read and edited, or NULL */
+    /* Of a model of which a device has the last layers alone: the same rows as these find them, else NULL. */
+    const struct gm_batch *there;
 } gm_batch;
 
 #define GM_MAX_BATCH 1024 /* sequences in one forward pass */
@@ -56,6 +58,7 @@ typedef struct {
     int64_t conv_channels, conv_kernel;          /* of the short convolution before it */
     int source; /* the layer whose keys and values it reads: itself, or an earlier one */
     int slot;   /* of the cache */
+    int device; /* where its weights and its slot are, and where it computes */
 } gm_layer_config;
 
 enum { MAX_HEAD_DIM = 1024 };
@@ -154,7 +157,8 @@ struct gm_model {
     char *globals; /* a struct of arch->globals_size, or NULL */
     gm_named_weight *weights;
     int64_t n_weights;
-    int device; /* where its weights are, and where it computes */
+    int device;       /* of its last layers, the final norm and the head */
+    int first_device; /* of the embedding and the first layers: the same, or the processor */
     int threads;
     cache_layout layout; /* its slots are memory of the model */
     gm_context_policy context_policy;
@@ -169,7 +173,13 @@ struct gm_model {
     gm_model *base;                  /* NULL, or the model whose weights this one computes with exactly: exact.c */
 };
 
-static inline int64_t pass_rows_of(const gm_model *m) { return m->device ? DEVICE_PASS_ROWS : PASS_ROWS; }
+/* Whether the first layers are on the processor and the last ones on a device. */
+static inline bool model_is_shared(const gm_model *m) { return m->first_device != m->device; }
+/* Where a layer is; -1: what comes before them all. */
+static inline int model_device_of(const gm_model *m, int64_t layer) {
+    return layer < 0 ? m->first_device : m->config.layers[layer].device;
+}
+static inline int64_t pass_rows_of(const gm_model *m) { return m->first_device ? DEVICE_PASS_ROWS : PASS_ROWS; }
 
 /* Some rows of a tensor: row r of these is row r / block * period + offset + r % block of it. */
 typedef struct { int64_t rows, block, period, offset; } row_pick;

@@ -32,7 +32,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     gm_array *x = embed_tokens(s, &pass);
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const dense_layer *l = model_layer(m, i);
-        x = pass_tap(s, &pass, i, TAP_INPUT, x);
+        x = pass_layer(s, &pass, i, x);
         gm_activation in = pass_made(s, &pass, x, GM_NONE);
         gm_array *mixed = attention_apply(s, &pass, i, &l->attention, &in, GM_NONE);
         mixed = gm_rms_norm(s, mixed, l->attention_norm, eps);

@@ -35,7 +35,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     gm_array *x = embed_tokens(s, &pass);
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const layer *l = model_layer(m, i);
-        x = pass_tap(s, &pass, i, TAP_INPUT, x);
+        x = pass_layer(s, &pass, i, x);
         gm_activation in = pass_made(s, &pass, x, l->dense.attention_norm);
         x = attention_apply(s, &pass, i, &l->dense.attention, &in, x);
         in = pass_made(s, &pass, x, l->dense.mlp_norm);

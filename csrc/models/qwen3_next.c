@@ -246,7 +246,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const layer *l = model_layer(m, i);
         const uint32_t has = m->config.layers[i].has;
-        x = pass_tap(s, &pass, i, TAP_INPUT, x);
+        x = pass_layer(s, &pass, i, x);
         gm_array *in = gm_rms_norm(s, x, l->mixer_norm, eps);
         x = has & HAS_LINEAR ? linear_attention(s, &pass, i, l, in, x) : gated_attention(s, &pass, i, l, in, x);
         gm_activation inner = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};

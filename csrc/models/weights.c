@@ -41,8 +41,9 @@ gm_array *gm_model_weight(gm_scope *s, gm_model *m, const char *name) {
     for (int64_t i = 0; i < m->n_weights; i++) {
         if (strcmp(m->weights[i].name, name) != 0)
             continue;
-        const int before = device_enter(m->device);
-        gm_array *found = values_of(s, &m->weights[i]);
+        const gm_named_weight *w = &m->weights[i];
+        const int before = device_enter((w->array ? *w->array : w->linear->weight)->device);
+        gm_array *found = values_of(s, w);
         for (int axis = 0; axis < 2; axis++)
             found = heads_as_checkpoint(s, m, name, found, axis);
         device_enter(before);

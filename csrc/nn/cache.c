@@ -98,14 +98,14 @@ static gm_status own(const cache_layout *l, const cache_slot *s, slot_memory *m,
     if (is_own(old))
         return GM_OK;
     const int64_t bytes = unit_bytes(l, s);
-    gm_buffer *b = whole ? buffer_part(whole, (size_t)offset, (size_t)bytes) : buffer_new_on(l->device, (size_t)bytes);
+    gm_buffer *b = whole ? buffer_part(whole, (size_t)offset, (size_t)bytes) : buffer_new_on(s->device, (size_t)bytes);
     if (!b)
         return error_code();
-    if (old && keep && !l->device)
+    if (old && keep && !s->device)
         memcpy(b->data, old->data, (size_t)bytes);
-    else if (s->kind == CACHE_STATE && !l->device) /* kernels clear a state at position 0 as well */
+    else if (s->kind == CACHE_STATE && !s->device) /* kernels clear a state at position 0 as well */
         memset(b->data, 0, (size_t)bytes);
-    const gm_status status = old && keep && l->device ? device_copy(l->device, b->data, old->data, (size_t)bytes)
+    const gm_status status = old && keep && s->device ? device_copy(s->device, b->data, old->data, (size_t)bytes)
                                                       : GM_OK;
     if (status == GM_OK)
         put_buffer(m, i, b, first_bytes(l, s));
@@ -116,7 +116,7 @@ static gm_status own(const cache_layout *l, const cache_slot *s, slot_memory *m,
 
 /* Slots whose blocks of the same positions are allocated and freed together. */
 static bool are_alike(const cache_slot *a, const cache_slot *b) {
-    return a->kind == CACHE_KV && b->kind == CACHE_KV && a->window == b->window;
+    return a->kind == CACHE_KV && b->kind == CACHE_KV && a->window == b->window && a->device == b->device;
 }
 static int first_like(const cache_layout *l, int slot) {
     int first = 0;
@@ -136,7 +136,7 @@ static gm_status own_blocks(gm_cache *c, int first, int64_t b, bool keep) {
             bytes += unit_bytes(l, &l->slots[i]);
     if (bytes == 0)
         return GM_OK;
-    gm_buffer *whole = buffer_new_on(l->device, (size_t)bytes);
+    gm_buffer *whole = buffer_new_on(l->slots[first].device, (size_t)bytes);
     if (!whole)
         return error_code();
     for (int i = first; i < l->n_slots && status == GM_OK; i++) {
@@ -297,6 +297,17 @@ gm_status cache_reserve(gm_cache *c, int64_t from, int64_t to) {
     return GM_OK;
 }
 
+bool cache_is_ready(const gm_cache *c, int64_t from, int64_t to) {
+    const cache_layout *l = c->layout;
+    bool ready = !c->has_states && to <= l->context;
+    for (int i = 0; i < l->n_slots && ready; i++) {
+        const slot_memory *m = &c->slots[i];
+        for (int64_t b = from / GM_KV_BLOCK; b * GM_KV_BLOCK < to && ready; b++)
+            ready = b >= m->begin && b < m->end && is_own(m->buffers[b]);
+    }
+    return ready;
+}
+
 /* Where a sequence cut to `length` can go on. */
 static int64_t fall_back(const gm_cache *c, int64_t length) {
     int at = c->n_checkpoints;
@@ -400,39 +411,39 @@ int64_t cache_blocks(const gm_cache *c, int slot) {
 }
 
 /* ---- memory that is the host's, or a device's ---- */
-static gm_status read_memory(const cache_layout *l, void *out, const void *from, size_t bytes) {
-    if (!l->device) {
+static gm_status read_memory(const cache_slot *s, void *out, const void *from, size_t bytes) {
+    if (!s->device) {
         memcpy(out, from, bytes);
         return GM_OK;
     }
-    GM_TRY(device_copy(l->device, out, from, bytes));
-    return device_await(l->device);
+    GM_TRY(device_copy(s->device, out, from, bytes));
+    return device_await(s->device);
 }
 
 gm_status cache_read_state(const gm_cache *c, int slot, float *out) {
-    return read_memory(c->layout, out, c->slots[slot].second[0],
-                       (size_t)c->layout->slots[slot].state_floats * sizeof *out);
+    const cache_slot *s = &c->layout->slots[slot];
+    return read_memory(s, out, c->slots[slot].second[0], (size_t)s->state_floats * sizeof *out);
 }
 
 /* The memory of a slot's unit where the host reads or writes it: itself, or a copy. */
 static gm_status open_unit(const cache_layout *l, const cache_slot *s, gm_buffer *b, bool reads, char **out) {
     const size_t bytes = (size_t)unit_bytes(l, s);
-    *out = l->device ? memory_zeroed(bytes) : b->data;
+    *out = s->device ? memory_zeroed(bytes) : b->data;
     if (!*out)
         return GM_ENOMEM;
-    const gm_status status = l->device && reads ? read_memory(l, *out, b->data, bytes) : GM_OK;
+    const gm_status status = s->device && reads ? read_memory(s, *out, b->data, bytes) : GM_OK;
     if (status != GM_OK)
         memory_free(*out);
     return status;
 }
 static gm_status close_unit(const cache_layout *l, const cache_slot *s, gm_buffer *b, bool writes, char *unit) {
     gm_status status = GM_OK;
-    if (!l->device)
+    if (!s->device)
         return GM_OK;
     if (writes)
-        status = device_copy(l->device, b->data, unit, (size_t)unit_bytes(l, s));
+        status = device_copy(s->device, b->data, unit, (size_t)unit_bytes(l, s));
     if (writes && status == GM_OK)
-        status = device_await(l->device);
+        status = device_await(s->device);
     memory_free(unit);
     return status;
 }
@@ -594,10 +605,10 @@ static gm_status restore_checkpoint(gm_cache *c, const uint8_t **in) {
         const cache_slot *s = &l->slots[i];
         if (s->kind != CACHE_STATE)
             continue;
-        gm_buffer *b = to->states[i] = buffer_new_on(l->device, (size_t)unit_bytes(l, s));
+        gm_buffer *b = to->states[i] = buffer_new_on(s->device, (size_t)unit_bytes(l, s));
         if (!b)
             return error_code();
-        if (!l->device)
+        if (!s->device)
             memset(b->data, 0, (size_t)unit_bytes(l, s));
         GM_TRY(restore_state(l, s, b, in));
     }

@@ -19,12 +19,12 @@ typedef struct {
     cache_kind kind;
     int64_t n_kv_heads, head_dim, window;
     int64_t conv_floats, state_floats;
+    int device; /* where its memory is */
 } cache_slot;
 
 typedef struct {
     const cache_slot *slots;
     int n_slots;
-    int device;      /* where its memory is */
     int kv_type;     /* GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16, or GM_KV_Q8_0: then head_dim % 32 is 0 */
     int64_t context; /* positions that a sequence may have */
     bool rotate;     /* or any number of them: every window is at most the context then */
@@ -43,11 +43,14 @@ gm_status cache_fork(const gm_cache *c, gm_cache **out);
 /* Reserves memory for positions [from, to), which are about to be computed. from is the sequence's length, or less
  * where no slot is a state. After a pass that did not finish, call cache_trim(c, from). */
 gm_status cache_reserve(gm_cache *c, int64_t from, int64_t to);
+/* Whether cache_reserve would change nothing of what the blocks of positions [from, to) are and where: they are there,
+ * and nobody shares them. */
+bool cache_is_ready(const gm_cache *c, int64_t from, int64_t to);
 /* Drops positions from `length` on, and more where it must: a state falls back to its last checkpoint, a window to a
  * position whose keys are all there. Returns the length that is left, at most `length`. */
 int64_t cache_trim(gm_cache *c, int64_t length);
 bool cache_has_states(const gm_cache *c);
-/* The cache as bytes, the same whatever device it is on: its positions, states and checkpoints. cache_restore fills an
+/* The cache as bytes, the same whatever devices it is on: its positions, states and checkpoints. cache_restore fills an
  * empty cache; bytes that are not a saved cache of its layout with `length` positions are GM_EBADFILE. */
 size_t cache_save_bytes(const gm_cache *c);
 gm_status cache_save(const gm_cache *c, uint8_t *out);
@@ -56,7 +59,8 @@ int64_t cache_bytes(const gm_cache *c); /* memory that it holds, shared memory i
 /* Memory that several hold, of which each piece counts once however many share it. */
 gm_status caches_bytes(gm_cache *const *caches, size_t n, int64_t *bytes);
 /* Where a slot is, for a forward pass: blocks of keys and of values, or the two arrays of a state. Valid until the next
- * call that changes the cache. Tables of blocks are the host's, what they and states point to is the device's. */
+ * call that changes the cache. Tables of blocks are the host's, what they and states point to is the slot's device's.
+ */
 void cache_addresses(const gm_cache *c, int slot, gm_cache_address arrays[2]);
 int64_t cache_blocks(const gm_cache *c, int slot); /* that these list; 0: a state */
 /* Floats of the second array of a state. */

@@ -228,8 +228,8 @@ static PyMethodDef module_functions[] = {
      SIG("set_threads(n, /)", "Threads for evaluating arrays; models have their own number.")},
     {"load_model", FUNCTION(load_model), FASTCALL,
      SIG("load_model(path, *, context_length=0, dtype=None, kv_dtype=None, activations=None, threads=0, progress=None, "
-         "context_policy=None, device=0)",
-         "Loads a model folder or a GGUF file.")},
+         "context_policy=None, device=0, host_layers=0)",
+         "Loads a model folder or a GGUF file, its first host_layers layers on the processor whatever the device.")},
     {"describe", FUNCTION(describe_model), FASTCALL,
      SIG("describe(path, *, dtype=None, kv_dtype=None, activations=None)",
          "What loading a model folder or a GGUF file takes, by the headers of its files alone: a dict.")},

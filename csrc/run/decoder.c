@@ -9,7 +9,10 @@
  *  (3) A pass that does not finish is rolled back for every member with rows in it; they request those rows again.
  *  (4) A member with taps has passes of its own, in turn with those that the others share; so has one whose prompt is
  *      scored, for these rows, which need logits each.
- *  (5) Steps of one row per member are cached by the members' number and adapters, so that a plan is recorded once for
+ *  (5) On a device the next pass begins behind the one under way, before its tokens are known, where all members of
+ *      the decoder have a row in both and need no logits. It is taken for the next pass if their tokens went on so;
+ *      else nobody looks at what it made.
+ *  (6) Steps of one row per member are cached by the members' number and adapters, so that a plan is recorded once for
  *      each. Those with adapters that no member has any more go: they would keep them alive. */
 #include "run/decoder.h"
 #include <string.h>
@@ -31,10 +34,11 @@ struct gm_decoder {
     int n, n_in_pass;
     size_t capacity; /* of these four, which grow alike */
     bool running;
-    int64_t started;       /* when the pass began */
-    gm_profile *profile;   /* the caller's, or NULL */
-    bool profiled;         /* a member of the current pass has a profile */
-    gm_phase_profile pass; /* the current pass; its traffic of weights is kept from pass to pass, for: */
+    bool leads;             /* a pass is begun behind the last one, whose members are those of the decoder */
+    int64_t started, ended; /* when the pass began, and the last one was done */
+    gm_profile *profile;    /* the caller's, or NULL */
+    bool profiled;          /* a member of the current pass has a profile */
+    gm_phase_profile pass;  /* the current pass; its traffic of weights is kept from pass to pass, for: */
     int64_t weights_rows;
     bool weights_logits;
     gm_step *step;             /* of the current pass, or of the last one */
@@ -77,7 +81,7 @@ static void abort_pass(gm_decoder *d) {
     step_abandon(d->step);
     for (int i = 0; i < d->n_in_pass; i++)
         stream_rollback(d->in_pass[i]);
-    d->running = false;
+    d->running = d->leads = false;
 }
 
 void gm_decoder_pause(gm_decoder *d) { abort_pass(d); }
@@ -119,6 +123,7 @@ gm_status gm_decoder_add(gm_decoder *d, gm_stream *st) {
         return gm_fail(GM_EVALUE, "decoder: batch is full (%d streams)", GM_MAX_BATCH);
     GM_TRY(reserve_member(d));
     d->members[d->n++] = st;
+    d->leads = false;
     st->decoder = d;
     return GM_OK;
 }
@@ -166,6 +171,7 @@ static void drop_stale_steps(gm_decoder *d) {
 
 static void drop_member(gm_decoder *d, int i) {
     d->left |= d->members[i]->mix != NULL;
+    d->leads = false;
     d->members[i]->decoder = NULL;
     memmove(d->members + i, d->members + i + 1, (size_t)(--d->n - i) * sizeof *d->members);
     if (d->n == 0) {
@@ -283,7 +289,8 @@ static int64_t own_rows(gm_decoder *d, const gm_stream *st, int64_t asked) {
         for (int i = 0; i < d->n; i++)
             d->n_in_pass += d->members[i]->decodes;
         most = prompt_rows(d);
-        most = room < 2 ? 2 : room < most ? room : most;
+        most = room < most ? room : most;
+        most = most < 2 ? 2 : most; /* of one row, a pass has no logits but those of the last row of all */
     }
     return asked < most ? asked : most;
 }
@@ -414,10 +421,58 @@ static void end_profile(gm_decoder *d) {
         profile_add_pass(decodes ? &d->profile->decode : &d->profile->prefill, &d->pass, rows);
 }
 
+/* ---- running ahead ---- */
+/* Whether the pass that was chosen is the one that was begun behind the last one. */
+static bool goes_on(const gm_decoder *d) {
+    bool all = d->n_in_pass == d->n && !d->profiled;
+    for (int i = 0; i < d->n_in_pass && all; i++) {
+        const gm_stream *st = d->in_pass[i];
+        const int64_t at = st->session->length;
+        all = d->row_counts[i] == 1 && step_leads_to(d->step, i, st->session->cache, st->sampler.history[at], at);
+    }
+    return all;
+}
+
+/* Whether another pass may be begun behind the one that was chosen. */
+static bool may_lead(const gm_decoder *d) {
+    bool all = d->model->device && d->n_in_pass == d->n && !d->prompt && !d->profiled;
+    for (int i = 0; i < d->n_in_pass && all; i++)
+        all = d->row_counts[i] == 1 && stream_may_lead(d->in_pass[i]);
+    return all;
+}
+
+/* The rows of the pass: taken, where it was begun. It then began when the one before was done, but that a caller who
+ * was long away had not all of that time computed. */
+static gm_status give_rows(gm_decoder *d, bool taken, gm_stream **failed) {
+    gm_status status = GM_OK;
+    for (int i = 0; i < d->n_in_pass; i++) {
+        gm_stream *st = d->in_pass[i];
+        const bool reads = stream_reads_logits(st) && d->row_counts[i] == stream_pending_rows(st);
+        const int32_t *tokens;
+        int64_t position;
+        status = stream_prepare(st, d->row_counts[i], &tokens, &position);
+        if (status == GM_OK)
+            status = taken ? step_take(d->step, st->session->cache, position)
+                           : step_fill(d->step, i, st->session->cache, tokens, position, reads || d->scores);
+        if (status == GM_OK)
+            continue;
+        *failed = st;
+        for (; i >= 0; i--)
+            stream_rollback(d->in_pass[i]);
+        return status;
+    }
+    const int64_t least = d->started - (int64_t)d->step_ns;
+    if (taken)
+        d->started = d->ended > least ? d->ended : least;
+    step_lead(d->step, may_lead(d));
+    return GM_OK;
+}
+
 /* On failure *failed is the member that is blamed for it. */
 static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
     int64_t rows;
     bool logits;
+    const gm_step *before = d->step;
     drop_stale_steps(d);
     gm_status status = choose(d, &rows, &logits);
     if (status != GM_OK)
@@ -431,20 +486,9 @@ static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
            : d->scores         ? prefill_step(d, STEP_ALL)
            : decodes           ? decode_step(d)
                                : prefill_step(d, logits ? STEP_LAST : STEP_NONE));
-    for (int i = 0; i < d->n_in_pass; i++) {
-        const int32_t *tokens;
-        int64_t position;
-        status = stream_prepare(d->in_pass[i], d->row_counts[i], &tokens, &position);
-        if (status == GM_OK)
-            status = step_fill(d->step, i, d->in_pass[i]->session->cache, tokens, position);
-        if (status != GM_OK) {
-            *failed = d->in_pass[i];
-            for (; i >= 0; i--)
-                stream_rollback(d->in_pass[i]);
-            return status;
-        }
-    }
     step_profile(d->step, d->profiled ? &d->pass : NULL);
+    GM_TRY(give_rows(d, d->leads && d->step == before && goes_on(d), failed));
+    d->leads = false;
     d->pass.setup_ns = d->profiled ? clock_ns() - d->started : 0;
     d->running = true;
     return GM_OK;
@@ -505,7 +549,9 @@ static gm_status run_pass(gm_decoder *d, int64_t deadline) {
             return status;
         }
         d->running = false;
-        double seconds = (double)(clock_ns() - d->started - step_packing_ns(d->step)) * 1e-9;
+        d->leads = step_is_ahead(d->step);
+        d->ended = clock_ns();
+        double seconds = (double)(d->ended - d->started - step_packing_ns(d->step)) * 1e-9;
         measure(d, seconds * 1e9);
         if (d->profiled)
             end_profile(d);

@@ -50,7 +50,7 @@ static gm_status begin(gm_inspection *in, const gm_inspect_request *r) {
     const step_request request = {&count, &in->mix, 1, logits ? STEP_ALL : STEP_NONE, in->taps, true};
     GM_TRY(adapter_mix_new(in->model, r->adapters, r->n_adapters, &in->mix));
     GM_TRY(step_new(in->model, &request, &in->step));
-    return step_fill(in->step, 0, in->cache, in->ids, 0);
+    return step_fill(in->step, 0, in->cache, in->ids, 0, false);
 }
 
 gm_status gm_inspect_begin(gm_model *m, const gm_inspect_request *r, gm_inspection **out) {

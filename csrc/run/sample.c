@@ -289,7 +289,7 @@ static gm_status run_chain(gm_sampler *s, uint64_t step) {
     return GM_OK;
 }
 
-static gm_status nothing_left(const gm_sampler *s) {
+gm_status sampler_has_nothing(const gm_sampler *s) {
     return gm_fail(GM_EVALUE, "no token is left to draw: all %lld logits are forbidden, -inf or not numbers",
                    (long long)s->vocab);
 }
@@ -298,12 +298,12 @@ static gm_status nothing_left(const gm_sampler *s) {
 static gm_status pick(gm_sampler *s, uint64_t step, int32_t *id) {
     if (s->options.temperature == 0) {
         *id = candidates_first_best(&s->candidates);
-        return *id < 0 ? nothing_left(s) : GM_OK;
+        return *id < 0 ? sampler_has_nothing(s) : GM_OK;
     }
     const double total = candidates_weigh(&s->candidates, NULL);
     float weight;
     if (!(total > 0))
-        return nothing_left(s);
+        return sampler_has_nothing(s);
     *id = candidates_reach(&s->candidates, uniform(s->options.seed, step) * total, &weight);
     if (s->options.mirostat_tau > 0) {
         const double surprise = log2(total / (double)weight);
@@ -376,7 +376,7 @@ static gm_status spread(gm_sampler *s, const gm_draw *d, float *out) {
         status = run_chain(s, d->step);
     const double total = status == GM_OK ? candidates_weigh(&s->candidates, NULL) : 0;
     if (status == GM_OK && !(total > 0))
-        status = nothing_left(s);
+        status = sampler_has_nothing(s);
     if (status == GM_OK && s->options.temperature == 0) {
         memset(out, 0, (size_t)s->vocab * sizeof *out);
         out[candidates_first_best(&s->candidates)] = 1;

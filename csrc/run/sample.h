@@ -45,6 +45,7 @@ typedef struct {
 /* The id of draw number `step`: the same logits, history, options, limits and step give the same id. GM_EVALUE when no
  * id is left. */
 gm_status sampler_draw(gm_sampler *s, const float *logits, uint64_t step, const sample_limits *limits, int32_t *id);
+gm_status sampler_has_nothing(const gm_sampler *s); /* GM_EVALUE: no logit is more than -inf */
 /* The k ids with the greatest logits, ties to the lowest id, best first, and their logarithms of probability. */
 void sampler_likeliest(const float *logits, int64_t vocab, float logsumexp, gm_logprob *top, int32_t k);
 

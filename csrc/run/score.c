@@ -178,7 +178,7 @@ static gm_status next_pass(gm_scoring *s) {
             GM_TRY(cache_fork(s->caches[k / s->n_labels], &s->forks[p]));
             cache = s->forks[p];
         }
-        GM_TRY(step_fill(s->step, p, cache, item(s, k)->ids + from, before + from));
+        GM_TRY(step_fill(s->step, p, cache, item(s, k)->ids + from, before + from, true));
     }
     return GM_OK;
 }
@@ -196,7 +196,7 @@ static void take(gm_scoring *s) {
             if (out && from == 0)
                 out[0] = NAN; /* no token precedes the first one */
             for (int64_t r = 0; r < n && from + r + 1 < q->n; r++) {
-                float logprob = rows[(row + r) * width + q->ids[from + r + 1]] - step_logsumexp(s->step)[row + r];
+                float logprob = rows[(row + r) * width + q->ids[from + r + 1]] - step_best(s->step, row + r).logsumexp;
                 if (out)
                     out[r + 1] = logprob;
                 else
@@ -211,7 +211,7 @@ static void take(gm_scoring *s) {
             memcpy((float *)array_ptr(s->out) + k * width, rows + row * width, (size_t)width * sizeof *rows);
             for (int64_t i = 0; i < s->n_labels; i++)
                 s->label_logprobs[k * s->n_labels + i] = (double)(rows[row * width + s->labels[i].ids[0]] -
-                                                                  step_logsumexp(s->step)[row]);
+                                                                  step_best(s->step, row).logsumexp);
         }
         if (ends && !s->at_labels && !s->n_labels) { /* nothing continues it */
             cache_free(s->caches[k]);

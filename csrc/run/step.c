@@ -8,12 +8,17 @@
 struct gm_step {
     gm_model *model;
     gm_batch_state *batch;
-    adapter_mix **mixes; /* of each sequence; NULL: none has adapters */
+    gm_batch_state *first; /* the same rows for layers on the processor, before those on a device; else NULL */
+    adapter_mix **mixes;   /* of each sequence; NULL: none has adapters */
     step_output output;
-    bool prompt; /* its rows are of prompts, and the model is on a device */
-    gm_array *logits, *sums, *best;
+    bool prompt;                    /* its rows are of prompts, and the model is on a device */
+    gm_array *logits, *sums, *best; /* of a device no sums: the batch's state has all that rows come to */
     const device *device;
-    void *here[3];             /* of a device, where these are read: pinned, or the copies would be slow */
+    float *here;               /* of a device, where its logits are read: pinned, or the copies would be slow */
+    bool *reads;               /* [sequences]: the host reads the logits of its rows */
+    bool copies;               /* the current run has copies of some */
+    int64_t followed;          /* runs that were begun behind others, since the state of the batch was sent */
+    bool takes, leads;         /* the next run is the one that was begun so; another may be begun behind the next one */
     gm_taps *taps;             /* or NULL */
     gm_phase_profile *profile; /* of the current run, or NULL */
     gm_plan *plan;
@@ -55,6 +60,17 @@ static gm_array *forward(gm_scope *s, gm_step *st, const gm_batch *batch, bool h
     return x;
 }
 
+/* The rows as those layers find them whose caches this state lists; there: as the later ones do, elsewhere. */
+static gm_batch rows_of(const gm_step *st, const gm_batch_state *state, const gm_batch *there) {
+    const bool some = st->output == STEP_LAST && !batch_state_has_single_rows(state);
+    return (gm_batch){.state = state,
+                      .tokens = state->tokens,
+                      .positions = state->positions,
+                      .logit_rows = some ? state->last : NULL,
+                      .taps = st->taps,
+                      .there = there};
+}
+
 static gm_status build(gm_step *st) {
     gm_scope *s = gm_scope_open();
     if (!s)
@@ -63,33 +79,31 @@ static gm_status build(gm_step *st) {
     gm_array *roots[3] = {NULL};
     size_t n_roots = 1;
     const gm_model *m = st->model;
-    const bool some = st->output == STEP_LAST && !batch_state_has_single_rows(st->batch);
-    gm_batch batch = {.state = st->batch,
-                      .tokens = st->batch->tokens,
-                      .positions = st->batch->positions,
-                      .logit_rows = some ? st->batch->last : NULL,
-                      .taps = st->taps};
+    const gm_batch batch = rows_of(st, st->batch, NULL);
+    const gm_batch first = st->first ? rows_of(st, st->first, &batch) : batch;
     const bool logits = st->output == STEP_LAST || st->output == STEP_ALL;
-    roots[0] = forward(s, st, &batch, !logits);
+    roots[0] = forward(s, st, &first, !logits);
     if (st->output == STEP_HIDDEN)
         roots[0] = gm_rms_norm(s, roots[0], m->norm, (float)m->config.eps);
     gm_retain(roots[0]);
-    if (logits) {
-        roots[1] = gm_retain(gm_logsumexp(s, roots[0], 1, (int[]){-1}, false));
-        roots[2] = gm_retain(gm_argmax(s, roots[0], -1, false, false));
-        n_roots = 3;
-        for (int i = 1; i < 3; i++)
-            if (roots[i])
-                roots[i]->work = GM_WORK_SAMPLING;
+    if (logits && m->device) {
+        const bool moves = st->output == STEP_LAST && batch_state_has_single_rows(st->batch);
+        roots[n_roots++] = gm_retain(gm_best_rows(s, roots[0], st->batch, moves));
+    } else if (logits) {
+        roots[n_roots++] = gm_retain(gm_argmax(s, roots[0], -1, false, false));
+        roots[n_roots++] = gm_retain(gm_logsumexp(s, roots[0], 1, (int[]){-1}, false));
     }
+    for (size_t i = 1; i < n_roots; i++)
+        if (roots[i])
+            roots[i]->work = GM_WORK_SAMPLING;
     gm_scope_close(s); /* each temporary now dies at its last reader */
     gm_status status = GM_OK;
     for (size_t i = 0; i < n_roots; i++)
         if (!roots[i])
             status = error_code();
     st->logits = roots[0];
-    st->sums = roots[1];
-    st->best = roots[2];
+    st->best = roots[1];
+    st->sums = roots[2];
     return status;
 }
 
@@ -120,12 +134,16 @@ gm_status step_new(gm_model *m, const step_request *r, gm_step **out) {
     st->output = r->output;
     st->taps = r->taps;
     st->prompt = r->prompt && m->device;
-    gm_status status = st->device ? GM_OK : error_code();
+    st->reads = memory_zeroed((size_t)r->n_sequences * sizeof *st->reads);
+    gm_status status = st->device && st->reads ? GM_OK : error_code();
     if (status == GM_OK)
         status = batch_state_new(r->counts, r->n_sequences, st->prompt, m->layout.n_slots, m->layout.kv_type,
                                  &st->batch);
     if (status == GM_OK)
         status = batch_state_place(st->batch, m->device);
+    if (status == GM_OK && model_is_shared(m))
+        status = batch_state_new(r->counts, r->n_sequences, st->prompt, m->layout.n_slots, m->layout.kv_type,
+                                 &st->first);
     if (status == GM_OK)
         status = keep_mixes(st, r);
     if (status != GM_OK) {
@@ -150,15 +168,15 @@ bool step_serves(const gm_step *st, const step_request *r) {
 }
 
 static void release_roots(gm_step *st) {
+    if (step_is_ahead(st)) /* what it reads, and where it writes, is there until it ends */
+        queue_give_up(plan_queue(st->plan));
     gm_release(st->logits);
     gm_release(st->sums);
     gm_release(st->best);
     st->logits = st->sums = st->best = NULL;
-    for (int i = 0; i < 3; i++) {
-        if (st->here[i])
-            device_unpin(st->device, st->here[i]);
-        st->here[i] = NULL;
-    }
+    if (st->here)
+        device_unpin(st->device, st->here);
+    st->here = NULL;
     if (st->taps)
         taps_release(st->taps);
     plan_free(st->plan);
@@ -166,8 +184,8 @@ static void release_roots(gm_step *st) {
 }
 
 static gm_status capture(gm_step *st) {
-    gm_array *own[3] = {st->logits, st->sums, st->best};
-    size_t n = st->sums ? 3 : 1;
+    gm_array *own[3] = {st->logits, st->best, st->sums};
+    size_t n = st->sums ? 3 : st->best ? 2 : 1;
     if (!st->taps || st->taps->n_reads == 0)
         return plan_capture(own, n, &st->plan);
     gm_array **roots = memory_array(n + (size_t)st->taps->n_reads, sizeof *roots);
@@ -190,29 +208,50 @@ static bool plan_fits(const gm_step *st) {
            (!batch_state_has_single_rows(b) || *b->view.n_blocks <= b->max_blocks);
 }
 
-/* Where the host reads what the roots hold; of a pass that only fills caches nobody reads anything. */
-static gm_status place_results(gm_step *st) {
-    gm_array *const roots[3] = {st->logits, st->sums, st->best};
-    for (int i = 0; i < 3; i++) {
-        if (!roots[i] || st->output == STEP_NONE || !st->model->device)
+/* Where the host reads logits, or hidden rows, where it reads any. */
+static gm_status place_logits(gm_step *st) {
+    bool some = st->output == STEP_HIDDEN;
+    for (int i = 0; i < st->batch->shape.sequences; i++)
+        some |= st->reads[i];
+    st->copies = some && st->output != STEP_NONE && st->model->device;
+    if (!st->copies || st->here)
+        return GM_OK;
+    st->here = device_pinned(st->device, (size_t)st->logits->size * sizeof *st->here);
+    return st->here ? GM_OK : error_code();
+}
+
+/* Rows of the logits, to the host. */
+static gm_status copy_rows(const gm_step *st, int64_t first, int64_t rows) {
+    const int64_t width = st->logits->shape[1];
+    return device_copy(st->model->device, st->here + first * width, (float *)array_ptr(st->logits) + first * width,
+                       (size_t)(rows * width) * sizeof *st->here);
+}
+
+static gm_status copy_logits(const gm_step *st) {
+    const int n = st->batch->shape.sequences;
+    if (st->output != STEP_LAST)
+        return copy_rows(st, 0, st->logits->shape[0]);
+    for (int i = 0, rows; i < n; i += rows) {
+        for (rows = 1; i + rows < n && st->reads[i + rows] == st->reads[i]; rows++)
             continue;
-        st->here[i] = device_pinned(st->device, (size_t)roots[i]->size * array_item(roots[i]));
-        if (!st->here[i])
-            return error_code();
+        if (st->reads[i])
+            GM_TRY(copy_rows(st, i, rows));
     }
     return GM_OK;
 }
 
-/* On a device the copies of the results follow the run at once, so that nothing waits for the host between them. */
+/* On a device the copies of the results follow the run at once, so that nothing waits for the host between them; or the
+ * next run does. */
 static gm_status ask_results(gm_step *st, int64_t deadline_ns) {
-    const gm_array *const roots[3] = {st->logits, st->sums, st->best};
     if (!st->model->device || st->asked)
         return GM_OK;
-    GM_TRY(device_issue(plan_queue(st->plan), deadline_ns));
-    for (int i = 0; i < 3; i++)
-        if (st->here[i])
-            GM_TRY(device_copy(st->model->device, st->here[i], array_ptr(roots[i]),
-                               (size_t)roots[i]->size * array_item(roots[i])));
+    GM_TRY(plan_issue(st->plan, deadline_ns));
+    if (st->copies) {
+        GM_TRY(copy_logits(st));
+        GM_TRY(queue_include(plan_queue(st->plan)));
+    } else if (st->leads) {
+        GM_TRY(queue_follow(plan_queue(st->plan)));
+    }
     st->asked = true;
     return GM_OK;
 }
@@ -222,15 +261,15 @@ static gm_status make_plan(gm_step *st) {
     release_roots(st);
     if (blocks > st->batch->max_blocks)
         st->batch->max_blocks = blocks + blocks / 2 + 2;
-    const int before = device_enter(st->model->device);
+    if (st->first)
+        st->first->max_blocks = st->batch->max_blocks;
+    const int before = device_enter(st->model->first_device);
     gm_status status = build(st);
     device_enter(before);
     if (status == GM_OK)
         status = capture(st);
-    if (status == GM_OK)
-        status = place_results(st);
     if (status != GM_OK) {
-        release_roots(st); /* a plan without its results fits nothing, and would keep the device's memory */
+        release_roots(st);
         return status;
     }
     st->in_rows = model_in_rows(st->model);
@@ -242,17 +281,49 @@ static gm_status make_plan(gm_step *st) {
 static gm_status start_run(gm_step *st) {
     if (!plan_fits(st))
         GM_TRY(make_plan(st));
+    GM_TRY(place_logits(st));
     GM_TRY(model_begin_pass(st->model));
     GM_TRY(batch_state_send(st->batch));
-    queue_profile(plan_queue(st->plan), st->profile);
-    queue_begin(plan_queue(st->plan), st->model->threads);
+    plan_begin(st->plan, st->model->threads, st->profile);
+    st->followed = 0;
     st->running = true;
     st->asked = false;
     return GM_OK;
 }
 
+/* ---- running ahead ---- */
+bool step_is_ahead(const gm_step *st) { return st && st->plan && queue_is_followed(plan_queue(st->plan)); }
+
+/* The position of a sequence's row in the last run, and where what it came to is. */
+static int64_t position_now(const gm_step *st, int64_t row) { return st->batch->view.positions[row] + st->followed; }
+
+void step_lead(gm_step *st, bool leads) {
+    const gm_batch_state *b = st->batch;
+    st->leads = leads && batch_state_has_single_rows(b) && !st->first && !st->profile && !st->taps;
+    for (int i = 0; i < b->shape.sequences && st->leads; i++) /* blocks of keys that the state's tables have not */
+        st->leads = (position_now(st, i) + st->takes + 1) / GM_KV_BLOCK < *b->view.n_blocks;
+}
+
+bool step_leads_to(const gm_step *st, int sequence, const gm_cache *cache, int32_t token, int64_t position) {
+    return step_is_ahead(st) && position_now(st, sequence) + 1 == position && step_best(st, sequence).id == token &&
+           cache_is_ready(cache, position, position + 1);
+}
+
+gm_status step_take(gm_step *st, gm_cache *cache, int64_t position) {
+    st->takes = true;
+    return cache_reserve(cache, position, position + 1);
+}
+
+static void take_run(gm_step *st) {
+    queue_take_following(plan_queue(st->plan));
+    st->followed++;
+    st->takes = false;
+    st->running = true;
+    st->asked = false;
+}
+
 static void end_run(gm_step *st, bool failed) {
-    queue_end(plan_queue(st->plan), failed);
+    plan_end(st->plan, failed);
     run_unlock();
     st->running = false;
 }
@@ -268,7 +339,7 @@ void step_abandon(gm_step *st) {
         st->packing = false;
         return;
     }
-    queue_give_up(plan_queue(st->plan));
+    plan_give_up(st->plan);
     run_unlock();
     st->running = false;
 }
@@ -281,25 +352,31 @@ void step_free(gm_step *st) {
     for (int i = 0; st->mixes && i < st->batch->shape.sequences; i++)
         adapter_mix_release(st->mixes[i]);
     memory_free(st->mixes);
+    memory_free(st->reads);
     batch_state_free(st->batch);
+    batch_state_free(st->first);
     memory_free(st);
 }
 
-gm_status step_fill(gm_step *st, int sequence, gm_cache *cache, const int32_t *tokens, int64_t position) {
+gm_status step_fill(gm_step *st, int sequence, gm_cache *cache, const int32_t *tokens, int64_t position, bool reads) {
     const int32_t count = batch_state_count(st->batch, sequence);
     for (int32_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= st->model->config.vocab)
             return gm_fail(GM_EVALUE, "token id %d is outside the vocabulary of %lld", tokens[i],
                            (long long)st->model->config.vocab);
     GM_TRY(cache_reserve(cache, position, position + count));
+    st->takes = st->leads = false;
+    st->reads[sequence] = reads;
     batch_state_set_rows(st->batch, sequence, tokens, position);
+    if (st->first)
+        batch_state_set_rows(st->first, sequence, tokens, position);
     for (int i = 0; i < st->model->layout.n_slots; i++) {
         gm_cache_address arrays[2];
         cache_addresses(cache, i, arrays);
-        if (st->model->device)
+        if (st->model->layout.slots[i].device)
             GM_TRY(batch_state_set_blocks(st->batch, sequence, i, arrays, cache_blocks(cache, i)));
         else
-            batch_state_set_cache(st->batch, sequence, i, arrays);
+            batch_state_set_cache(st->first ? st->first : st->batch, sequence, i, arrays);
     }
     return GM_OK;
 }
@@ -336,7 +413,9 @@ gm_status step_run(gm_step *st, int slice_ms) {
         if (status == GM_AGAIN)
             return GM_AGAIN;
         started = st->profile ? clock_ns() : 0;
-        if (status == GM_OK)
+        if (status == GM_OK && st->takes)
+            take_run(st);
+        else if (status == GM_OK)
             status = start_run(st);
         if (st->profile)
             st->profile->setup_ns += clock_ns() - started;
@@ -348,18 +427,25 @@ gm_status step_run(gm_step *st, int slice_ms) {
     const int64_t deadline = slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0;
     status = ask_results(st, deadline);
     if (status == GM_OK)
-        status = queue_go_on(plan_queue(st->plan), deadline);
-    if (status == GM_OK && st->model->device)
-        status = device_await(st->model->device);
+        status = plan_go_on(st->plan, deadline);
     if (status != GM_AGAIN)
         end_run(st, status != GM_OK);
     return status;
 }
 
-static const void *result(const gm_step *st, int i) {
-    const gm_array *const roots[3] = {st->logits, st->sums, st->best};
-    return st->model->device ? st->here[i] : array_ptr(roots[i]);
+const float *step_logits(const gm_step *st) { return st->model->device ? st->here : array_ptr(st->logits); }
+
+bool step_has_logits(const gm_step *st, int64_t row) {
+    return !st->model->device || (st->copies && (st->output != STEP_LAST || st->reads[row]));
 }
-const float *step_logits(const gm_step *st) { return result(st, 0); }
-const float *step_logsumexp(const gm_step *st) { return result(st, 1); }
-const uint32_t *step_argmax(const gm_step *st) { return result(st, 2); }
+
+gm_row_best step_best(const gm_step *st, int64_t row) {
+    const gm_batch_state *b = st->batch;
+    if (!st->model->device) {
+        const uint32_t id = ((const uint32_t *)array_ptr(st->best))[row];
+        const float *logits = (const float *)array_ptr(st->logits) + row * st->logits->shape[1];
+        return (gm_row_best){(int32_t)id, logits[id], ((const float *)array_ptr(st->sums))[row]};
+    }
+    const bool moves = st->output == STEP_LAST && batch_state_has_single_rows(b);
+    return b->best[moves ? (position_now(st, row) & 1) * b->shape.rows + row : row];
+}

@@ -332,11 +332,25 @@ void stream_score_prompt(gm_stream *st, int64_t rows, const gm_step *step, int64
         const int64_t next = st->session->length + r + 1;
         if (next >= p->n)
             return;
-        const float *logits = step_logits(step) + (row + r) * vocab, sum = step_logsumexp(step)[row + r];
+        const float *logits = step_logits(step) + (row + r) * vocab, sum = step_best(step, row + r).logsumexp;
         p->logprobs[next] = logits[st->sampler.history[next]] - sum;
         if (p->n_top)
             sampler_likeliest(logits, vocab, sum, p->top + next * p->n_top, p->n_top);
     }
+}
+
+/* Whether stop ids may not be drawn yet. */
+static bool is_short(const gm_stream *st) { return st->n_stop_ids > 0 && st->stats.generated_tokens < st->min_tokens; }
+
+bool stream_reads_logits(const gm_stream *st) {
+    return st->hand_out || st->n_top || is_short(st) || stream_scores_prompt(st) || !sampler_is_greedy(&st->sampler);
+}
+
+bool stream_may_lead(const gm_stream *st) {
+    const gm_session *s = st->session;
+    const int64_t n = st->sampler.n_history, left = st->max_tokens - st->stats.generated_tokens;
+    return st->decodes && s->length + 1 == n && !stream_reads_logits(st) && (st->max_tokens < 0 || left > 1) &&
+           n + 1 < s->model->config.context && cache_is_ready(s->cache, n, n + 1) && !stream_is_over(st);
 }
 
 static void account(gm_stream *st, double seconds) {
@@ -393,11 +407,14 @@ static bool is_allowed(const uint32_t *allowed, int32_t id) { return !allowed ||
 /* Draws a token that is allowed from `logits`, or from the model's where these are NULL. */
 static gm_status draw(gm_stream *st, const float *logits, const uint32_t *allowed) {
     int64_t drawn = st->stats.generated_tokens;
-    const sample_limits limits = {allowed, st->stop_ids, drawn < st->min_tokens ? st->n_stop_ids : 0};
+    const sample_limits limits = {allowed, st->stop_ids, is_short(st) ? st->n_stop_ids : 0};
     if (!logits && limits.n_forbidden == 0 && sampler_is_greedy(&st->sampler)) {
-        st->token = (int32_t)step_argmax(st->step)[st->row];
-        if (logits_of(st)[st->token] > -INFINITY && is_allowed(allowed, st->token))
+        const gm_row_best best = step_best(st->step, st->row);
+        st->token = best.id;
+        if (best.logit > -INFINITY && is_allowed(allowed, st->token))
             return GM_OK; /* else it is NaN, -inf or not allowed, which the sampler handles */
+        if (!step_has_logits(st->step, st->row))
+            return sampler_has_nothing(&st->sampler);
     }
     return sampler_draw(&st->sampler, logits ? logits : logits_of(st), (uint64_t)drawn, &limits, &st->token);
 }
@@ -407,9 +424,10 @@ static gm_status take_token(gm_stream *st, const float *logits, const uint32_t *
     int64_t started = clock_ns();
     bool stopped;
     GM_TRY(draw(st, logits, allowed));
-    float logsumexp = step_logsumexp(st->step)[st->row], logprob = logits_of(st)[st->token] - logsumexp;
+    const gm_row_best best = step_best(st->step, st->row);
+    const float logprob = (st->token == best.id ? best.logit : logits_of(st)[st->token]) - best.logsumexp;
     if (st->n_top)
-        sampler_likeliest(logits_of(st), s->model->config.vocab, logsumexp, st->top, st->n_top);
+        sampler_likeliest(logits_of(st), s->model->config.vocab, best.logsumexp, st->top, st->n_top);
     const int64_t ns = clock_ns() - started;
     account(st, (double)ns * 1e-9);
     if (st->profile) {

@@ -89,6 +89,11 @@ bool stream_scores_prompt(const gm_stream *st);
 /* Rows of the prompt are computed, but not committed yet: row `row` of the step's logits and those after it are theirs.
  */
 void stream_score_prompt(gm_stream *st, int64_t rows, const gm_step *step, int64_t row);
+/* Whether more of its next logits is of use than what step_best says. */
+bool stream_reads_logits(const gm_stream *st);
+/* Whether what follows its next row may be begun before the token is known: it is not known that there is nothing, and
+ * its cache has room. */
+bool stream_may_lead(const gm_stream *st);
 /* Cancelled or out of time: nothing more is to be computed. */
 bool stream_is_over(const gm_stream *st);
 void stream_begin_event(gm_stream *st, gm_token *token); /* an event without a token and without text */

@@ -38,6 +38,21 @@ def integer(name, value, least, most=None):
     return number
 
 
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30,
+         "ti": 1 << 40}
+
+
+def byte_count(name, value):
+    """A number of bytes, of an integer or a text: 8GB, 512MiB."""
+    if not isinstance(value, str):
+        return integer(name, value, 1)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", value.strip().lower(), re.ASCII)
+    count = int(float(found[1]) * UNITS[found[2]]) if found and found[2] in UNITS else 0
+    if count < 1:
+        raise ValueError(f"{name} is {shown(value)}, expected a number of bytes, such as 8GB or 512MiB")
+    return count
+
+
 def seconds(name, value):
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise WrongType(f"{name}: expected a number of seconds, got {shown(value)}")
@@ -127,7 +142,9 @@ ELSEWHERE = {
     "kv_bits": "load(kv_dtype='q8_0') holds keys and values in 8 bits",
     "echo": "model.score(text) gives the log probabilities of a prompt",
     "return_tensors": "encode(text, as_arrays=True) gives an array of NumPy",
-} | dict.fromkeys(("n_gpu_layers", "device_map"), "load(device='cuda') puts all of a model on a GPU")
+    "n_gpu_layers": "gpu_layers", "max_memory": "gpu_memory",
+    "device_map": "load(device='auto') puts on a GPU what fits there; gpu_layers= and gpu_memory= say how much",
+}
 
 
 def hint(name, names):

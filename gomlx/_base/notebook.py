@@ -289,7 +289,11 @@ def memory_plan(made) -> str:
     bar = (f"<div style='display: flex; width: 60ch; max-width: 100%; height: 12px; margin: 4px 0; background: "
            f"rgba(128, 128, 128, .25)'>{pieces}</div>")
     rows = [(name, f"<span style='color: rgb({colour})'>■</span> {size(count)}") for name, count, colour in parts]
-    rows += [("together", f"{size(made.total_bytes)} of {size(made.budget_bytes)}, {text(made.budget_from)}"),
+    together = f"{size(made.total_bytes)} of {size(made.budget_bytes)}, {text(made.budget_from)}"
+    if made.gpu_bytes and made.cpu_bytes:
+        together = (f"{made.gpu_layers} of {len(made.layers)} layers on {text(made.device)}, {size(made.gpu_bytes)} "
+                    f"of {size(made.budget_bytes)}; {size(made.cpu_bytes)} on the processor")
+    rows += [("together", together),
              ("context", text(f"{made.batch} × {made.context} tokens, {made.kv_dtype}")),
              ("would fit", text(f"{made.max_batch} such sequences"))]
     verdict = "fits" if made.fits else "does not fit"

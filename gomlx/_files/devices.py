@@ -22,6 +22,22 @@ def check(device: object) -> None:
         raise ValueError(f"device: got {device!r}, expected 'auto', 'cpu', 'cuda' or 'cuda:N'")
 
 
+def check_share(device: str | None, gpu_layers: object, gpu_memory: object,
+                ) -> tuple[str | None, int | None, int | None]:
+    """(the device, "cuda" where a share of a GPU is all that was asked for, gpu_layers, gpu_memory in bytes).
+    ValueError where they do not go together; TypeError where they are no numbers."""
+    if gpu_layers is not None:
+        arguments.integer("gpu_layers", gpu_layers, -1)
+    memory = None if gpu_memory is None else arguments.byte_count("gpu_memory", gpu_memory)
+    if gpu_layers is not None and memory is not None:
+        raise ValueError("gpu_layers and gpu_memory: got both, expected one of them: a number of layers, or bytes that "
+                         "as many as fit may take")
+    name, given = ("gpu_layers", gpu_layers) if memory is None else ("gpu_memory", memory)
+    if device == "cpu" and given:
+        raise ValueError(f"{name} is {given}, and device is 'cpu': expected 'cuda', 'cuda:N' or 'auto' with it")
+    return "cuda" if device is None and given else device, gpu_layers, memory
+
+
 def name_of(number: int) -> str:
     """0: "cpu"; 1 + i: "cuda:i"."""
     return f"cuda:{number - 1}" if number else "cpu"

@@ -9,13 +9,15 @@ share another's cache nothing.
 """
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gomlx import _gomlx
 from gomlx._base import arguments, machine, notebook
-from gomlx._files import devices, locating
+from gomlx._files import devices, locating, shares
+from gomlx._files.shares import BLOCK, CACHE, KV_BYTES, Layer
 
 if TYPE_CHECKING:
     from gomlx._generation.options import Float, KvDtype
@@ -26,27 +28,6 @@ CONTEXT_STEP = 512
 SHARE = 0.85                                    # of the budget that a context chosen by the plan may fill
 MAX_BATCH = 64
 FLOATS = ("float32", "float16", "bfloat16")
-CACHE = _gomlx.describe_cache()
-BLOCK = CACHE["block"]                          # positions by which a cache grows
-KV_BYTES = CACHE["bytes"]                       # bytes of a value, by kv_dtype
-
-
-@dataclass(frozen=True)
-class Layer:
-    """What a layer keeps of a sequence."""
-    n_kv_heads: int = 0
-    head_dim: int = 0
-    window: int = 0                             # positions that it sees; 0: all
-    shared: bool = False                        # uses an earlier layer's keys and values
-    state_bytes: int = 0                        # of a recurrent layer's state, whatever the length
-
-    def bytes(self, context: int, kv_dtype: str) -> int:
-        if self.shared:
-            return 0
-        rows = -(-context // BLOCK) * BLOCK
-        if self.window:                         # chunks begin with a block; in a session that goes on, one block more
-            rows = min(rows, -(-(self.window + CACHE["window_margin"]) // BLOCK) * BLOCK + CACHE["pass_rows"])
-        return CACHE["states"] * self.state_bytes + int(rows * 2 * self.n_kv_heads * self.head_dim * KV_BYTES[kv_dtype])
 
 
 @dataclass(frozen=True)
@@ -68,7 +49,11 @@ class MemoryPlan:
     budget_bytes: int
     budget_from: str
     layers: list[Layer] = field(repr=False)
-    device: str = "cpu"                         # "cuda:i": all of it is on that GPU
+    device: str = "cpu"                         # "cuda:i": the last gpu_layers layers and the head are on that GPU
+    gpu_layers: int = 0                         # of all: all of the model is there; 0 where none fits, or on the CPU
+    gpu_bytes: int = 0                          # of the total, what the GPU holds; the budget is the GPU's
+    cpu_bytes: int = 0                          # ... and what the processor's memory holds
+    possible_gpu_layers: list[int] = field(default_factory=list, repr=False)    # what gpu_layers may be
 
     def remaining(self, prompt_tokens: int) -> int:
         """The tokens that the context leaves after a prompt."""
@@ -90,7 +75,8 @@ class MemoryPlan:
 
 def plan_memory(path: str | os.PathLike[str] | None = None, *, context: int | None = None,
                 kv_dtype: KvDtype | None = None, dtype: Float | None = None, batch: int = 1,
-                budget: int | None = None, device: str | None = None) -> MemoryPlan:
+                budget: int | None = None, device: str | None = None, gpu_layers: int | None = None,
+                gpu_memory: int | str | None = None) -> MemoryPlan:
     """What loading and running a model takes, from its headers alone.
 
     path        as in gomlx.load: a name of the hub is fetched first
@@ -103,6 +89,10 @@ def plan_memory(path: str | os.PathLike[str] | None = None, *, context: int | No
                 take before their second pass, or what is free on the GPU
     device      where the model would be: "cpu", which None is too, "cuda" or "cuda:N"; a ValueError or gomlx.Error
                 says why a GPU cannot be used. "auto" is of load alone: it makes these plans itself
+    gpu_layers  how many of the last layers are on the GPU, as in gomlx.load; None, -1 and more than there are: all
+    gpu_memory  bytes, or a text such as "10GB", that the model may take of the GPU: the plan is of as many of the last
+                layers as fit with their cache of `context`, or else of 4096 tokens. plan.gpu_layers says how many; 0,
+                and plan.why what one takes, where none fits
     """
     devices.check(device)
     if device == "auto":
@@ -114,33 +104,99 @@ def plan_memory(path: str | os.PathLike[str] | None = None, *, context: int | No
         if value is not None:
             arguments.integer(name, value, 1)
     arguments.integer("batch", batch, 1)
+    device, gpu_layers, gpu_memory = devices.check_share(device, gpu_layers, gpu_memory)
     path = locating.locate(path, name="path")
     known = _gomlx.describe(path, dtype=dtype, kv_dtype=kv_dtype)
-    layers = layers_of(known)
-    number = 0 if device in (None, "cpu") else devices.opened(device)
+    number = 0 if device in (None, "cpu") or gpu_layers == 0 else devices.opened(device)
     available, source = (budget, "given") if budget is not None else \
         devices.free_memory(number) if number else available_memory()
-    ceiling, kv_dtype = known["context_length"], known["kv_dtype"]
-    weights, working = known["weight_bytes"], known["working_bytes"]
+    if gpu_memory is not None and gpu_memory < available:
+        available, source = gpu_memory, "gpu_memory"
+    asked = Asked(path, known, context, kv_dtype or known["kv_dtype"], batch, available, source, number)
+    if not number:
+        return planned(asked, 0)
+    if gpu_memory is None:
+        return planned(asked, counted(known, gpu_layers))
+    return most_layers(asked)
 
-    def sequence(tokens):
-        return sum(layer.bytes(tokens, kv_dtype) for layer in layers)
 
-    def total(tokens):
-        return weights + working + batch * sequence(tokens)
+@dataclass(frozen=True)
+class Asked:
+    """What a plan is for."""
+    path: str
+    known: dict
+    context: int | None
+    kv_dtype: str
+    batch: int
+    available: int
+    source: str
+    number: int                                 # of the device
 
-    chosen = context or auto_context(total, available, ceiling)
-    left = available - weights - working
-    max_batch = max(0, min(MAX_BATCH, left // max(1, sequence(chosen))))
-    fits = total(chosen) <= available and chosen <= ceiling
+
+def counted(known, gpu_layers):
+    """gpu_layers as a number of layers that a GPU can have."""
+    n = len(known["layers"])
+    count, choices = n if gpu_layers in (None, -1) or gpu_layers > n else gpu_layers, shares.possible(known)
+    if count not in choices:
+        raise ValueError(f"gpu_layers is {gpu_layers}, expected {choices[0]} or more of {n}: before that, layers read "
+                         "the keys of earlier ones, and have to be where these are")
+    return count
+
+
+def most_layers(asked: Asked) -> MemoryPlan:
+    """The plan of as many layers as the GPU's budget holds."""
+    context = asked.context or min(CONTEXT_FLOOR, asked.known["context_length"])
+
+    def needs(count):
+        return shares.divide(asked.known, count)[1].total(context, asked.kv_dtype, asked.batch)
+
+    choices = shares.possible(asked.known)
+    fitting = [count for count in choices if needs(count) <= asked.available]
+    if fitting:
+        return planned(asked, fitting[-1])
+    least = shares.divide(asked.known, choices[0])[1]
+    layers = "one layer takes" if choices[0] == 1 else f"the last {choices[0]} layers, which go together, take"
+    why = (f"{size(asked.available)} ({asked.source}) hold no layer of {asked.path}: {layers} "
+           f"{size(needs(choices[0]))}: weights with the head {size(least.weight_bytes)}, working memory "
+           f"{size(least.working_bytes)}, KV cache {size(asked.batch * least.sequence(context, asked.kv_dtype))} "
+           f"({asked.batch} x {context} tokens, {asked.kv_dtype})")
+    return dataclasses.replace(planned(asked, 0), fits=False, why=why)
+
+
+def planned(asked: Asked, count: int) -> MemoryPlan:
+    """The plan of a model with so many layers on the GPU."""
+    known, kv_dtype, batch, ceiling = asked.known, asked.kv_dtype, asked.batch, asked.known["context_length"]
+    places = [(share, room) for share, room in zip(shares.divide(known, count), rooms(asked, count)) if share.layers]
+
+    def chosen_in(share, room):
+        return auto_context(lambda tokens: share.total(tokens, kv_dtype, batch), room[0], ceiling)
+
+    context = asked.context or min(chosen_in(*place) for place in places)
+    max_batch = min((room[0] - share.weight_bytes - share.working_bytes) // max(1, share.sequence(context, kv_dtype))
+                    for share, room in places)
+    fits = [share.total(context, kv_dtype, batch) <= room[0] and context <= ceiling for share, room in places]
+    said = [reason(fit, context, ceiling, batch, share, room, kv_dtype) for fit, (share, room) in zip(fits, places)]
+    if len(places) > 1:
+        where = shares.said(count, len(known["layers"]))
+        said = [f"{where[name]}: {text}" for name, text in zip(("cpu", "gpu"), said)]
     long = max(CONTEXT_CAP, ceiling) // BLOCK * BLOCK
-    per_token = (sequence(long) - sequence(long - BLOCK)) // BLOCK
+    everything = shares.divide(known, 0)[0]
+    per_token = (everything.sequence(long, kv_dtype) - everything.sequence(long - BLOCK, kv_dtype)) // BLOCK
+    totals = [share.total(context, kv_dtype, batch) for share, _ in places]
+    on_gpu = totals[-1] if count else 0
     return MemoryPlan(
-        path, fits, reason(fits, chosen, ceiling, batch, weights, working, sequence(chosen), available, source,
-                           kv_dtype),
-        chosen, ceiling, batch, max_batch, kv_dtype, weights, batch * sequence(chosen), per_token,
-        sum(CACHE["states"] * layer.state_bytes for layer in layers), working, total(chosen), available, source, layers,
-        devices.name_of(number))
+        asked.path, all(fits), "; ".join(said), context, ceiling, batch, max(0, min(MAX_BATCH, max_batch)), kv_dtype,
+        sum(share.weight_bytes for share, _ in places), batch * everything.sequence(context, kv_dtype), per_token,
+        sum(CACHE["states"] * layer.state_bytes for layer in everything.layers),
+        sum(share.working_bytes for share, _ in places), sum(totals), asked.available, asked.source,
+        everything.layers, devices.name_of(asked.number), count, on_gpu, sum(totals) - on_gpu, shares.possible(known))
+
+
+def rooms(asked: Asked, count: int) -> tuple[tuple[int, str], tuple[int, str]]:
+    """(bytes, what they are) of the processor's memory, and of the GPU's, which is the budget where there is one."""
+    given = asked.available, asked.source
+    shared = 0 < count < len(asked.known["layers"])
+    return available_memory() if shared else given, given
 
 
 def auto_context(total, available, ceiling):
@@ -157,29 +213,25 @@ def auto_context(total, available, ceiling):
     return max(found, min(CONTEXT_FLOOR, ceiling))
 
 
-def reason(fits, context, ceiling, batch, weights, working, sequence, available, source, kv_dtype):
-    parts = (f"weights {size(weights)} + working memory {size(working)} + KV cache {size(batch * sequence)} "
+def reason(fits, context, ceiling, batch, share, room, kv_dtype):
+    """Why a share fits the room, or does not."""
+    weights, working, cache = share.weight_bytes, share.working_bytes, batch * share.sequence(context, kv_dtype)
+    parts = (f"weights {size(weights)} + working memory {size(working)} + KV cache {size(cache)} "
              f"({batch} x {context} tokens, {kv_dtype})")
-    of = f"{size(available)} ({source})"
+    of = f"{size(room[0])} ({room[1]})"
     if fits:
-        return f"{parts} = {size(weights + working + batch * sequence)} of {of}"
+        return f"{parts} = {size(weights + working + cache)} of {of}"
     if context > ceiling:
         return f"a context of {context} tokens is longer than the architecture's {ceiling}"
-    if weights + working > available:
+    if weights + working > room[0]:
         return (f"weights {size(weights)} + working memory {size(working)} are more than {of}: a smaller model, or one "
                 "with fewer bits, is needed")
-    return f"{parts} = {size(weights + working + batch * sequence)}, but there are {of}: " + \
+    return f"{parts} = {size(weights + working + cache)}, but there are {of}: " + \
         ("fewer sequences, " if batch > 1 else "") + "a shorter context, or kv_dtype='q8_0', takes less"
 
 
 def size(count):
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-def layers_of(known: dict) -> list[Layer]:
-    """What each layer of a described model keeps of a sequence."""
-    return [Layer(state_bytes=one["state_bytes"]) if one["kind"] == "linear" else
-            Layer(one["n_kv_heads"], one["head_dim"], one["window"], one["shared"]) for one in known["layers"]]
 
 
 # ---- Q8_0 entries: the rule of zinc's planner ----

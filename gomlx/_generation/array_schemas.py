@@ -59,7 +59,7 @@ def without_unique(schema: dict[str, Any], values: Sequence[Any] | None) -> Any:
         return None
     if most <= 1:
         return True
-    if values is None or "prefixItems" in schema:
+    if values is None or most == math.inf or "prefixItems" in schema:  # without maxItems there are too many orders
         return None
     lengths = range(least, min(most, len(values)) + 1)
     if sum(math.perm(len(values), length) for length in lengths) > MOST_ORDERS:
@@ -76,10 +76,10 @@ def _exactly(values):
 def _count(schema, name, other):
     """A number that is whole and not negative; None: it is another."""
     value = schema.get(name, other)
-    if value is None:
-        return None
+    if value is None or value == math.inf:
+        return value
     is_count = not isinstance(value, bool) and isinstance(value, int | float) and value >= 0 and value == value // 1
-    return None if not is_count else value if value == math.inf else int(value)
+    return int(value) if is_count else None
 
 
 def all_that(schema: Any) -> list[Any] | None:

@@ -53,6 +53,8 @@ class LoadOptions(TypedDict, total=False):
     adapter_path: str | os.PathLike[str] | Adapter | Sequence[str | os.PathLike[str] | Adapter] | None
     fits: Literal["error", "warn", "ignore"]
     device: str | None
+    gpu_layers: int | None
+    gpu_memory: int | str | None
 
 
 class SamplingFields(TypedDict, total=False):

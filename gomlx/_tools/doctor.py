@@ -5,6 +5,7 @@ import sys
 
 from gomlx import _gomlx
 from gomlx._base import machine
+from gomlx._files import placement
 
 PACKAGES = ("numpy", "jinja2", "huggingface_hub")
 
@@ -26,7 +27,8 @@ def report():
 
 
 def gpu():
-    """What GPUs there are, or why there are none; of each what it is, or why it cannot be used."""
+    """What GPUs there are, or why there are none; of each what it is, or why it cannot be used. model bytes: what
+    load(device="auto") would put there; of a larger model as many layers as fit."""
     count, why = _gomlx._device_count()
     return {"found": count, **({} if count else {"why": why}), "GOMLX_DEVICE": os.environ.get("GOMLX_DEVICE"),
             **{f"gpu {i}": described(1 + i) for i in range(count)}}
@@ -38,8 +40,8 @@ def described(number):
     except (_gomlx.Error, ValueError, RuntimeError, MemoryError) as error:
         return {"why not": str(error)}
     return {"name": known["device_name"], "architecture": known["architecture"], "memory bytes": known["memory_size"],
-            "free bytes": known["free"], "driver": known["driver"], "kernels": known["kernels"],
-            "libraries": known["libraries"]}
+            "free bytes": known["free"], "model bytes": int(placement.SHARE * known["free"]),
+            "driver": known["driver"], "kernels": known["kernels"], "libraries": known["libraries"]}
 
 
 def package_version(name):

@@ -2,16 +2,12 @@
 import argparse
 import dataclasses
 import os
-import re
 
 import gomlx
 from gomlx._base import bars
 from gomlx._files import headers, hub, locating, memory_plan
 from gomlx.cli import options
 from gomlx.cli.output import print_json, say, show_rows, show_table, size
-
-UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30,
-         "ti": 1 << 40}
 
 
 def add(commands):
@@ -24,10 +20,12 @@ def add(commands):
     made.add_argument("--context", type=int, metavar="N", help="tokens of a sequence (default: what fits)")
     made.add_argument("--kv-dtype", choices=tuple(memory_plan.KV_BYTES), help="of the KV cache")
     made.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1: where it would be (default: cpu)")
+    options.gpu_share(made)
     made.add_argument("--dtype", choices=memory_plan.FLOATS, help="of weights that are not quantised")
     made.add_argument("--batch", type=int, default=1, metavar="N", help="sequences at once")
-    made.add_argument("--budget", type=byte_count, metavar="BYTES", help="such as 8GB or 512MiB (default: what is "
-                      "available)")
+    made.add_argument("--budget", type=options.byte_count, metavar="BYTES",
+                      help="such as 8GB or 512MiB (default: what "
+                      "is available)")
     made = commands.add("discover", discover, "List the models in a folder and below.", options.json,
                         examples=["gomlx discover", "gomlx discover ~/models --json"])
     made.add_argument("path", nargs="?", default=".", help="(default: this folder)")
@@ -50,13 +48,6 @@ def add(commands):
         action.examples = examples
 
 
-def byte_count(text):
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
-    if found is None or found[2] not in UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 8GB or 512MiB")
-    return int(float(found[1]) * UNITS[found[2]])
-
-
 def info(args):
     with options.load(args) as model:
         known = model.info
@@ -72,12 +63,13 @@ def plan(args):
     if args.model is None:
         say(f"using {locating.PACKAGED}, the model in the package")
     made = gomlx.plan_memory(args.model, context=args.context, kv_dtype=args.kv_dtype, dtype=args.dtype,
-                             batch=args.batch, budget=args.budget, device=args.device)
+                             batch=args.batch, budget=args.budget, device=args.device, gpu_layers=args.gpu_layers,
+                             gpu_memory=args.gpu_memory)
     values = dataclasses.asdict(made)
     if args.json:
         print_json(values)
     else:
-        del values["layers"]
+        del values["layers"], values["possible_gpu_layers"]
         show_table(values)
     return 0 if made.fits else 1
 

@@ -6,6 +6,7 @@ import json as json_module
 import sys
 
 import gomlx
+from gomlx._base import arguments
 from gomlx._files import locating
 from gomlx.cli.output import say
 
@@ -26,6 +27,22 @@ def source():
     made.add_argument("-m", "--model", metavar="MODEL", help="a folder, a .gguf file, or a name of the Hugging Face "
                       "hub: org/name, org/name:Q4_K_M (default: fable, the model in the package)")
     return made
+
+
+def byte_count(text):
+    """8GB, 512MiB"""
+    try:
+        return arguments.byte_count("it", text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 8GB or 512MiB") from None
+
+
+def gpu_share(made):
+    """Options that say how much of the model is on a GPU."""
+    made.add_argument("-ngl", "--gpu-layers", type=int, metavar="N",
+                      help="so many of the last layers on a GPU, the first ones on the processor (-1: all)")
+    made.add_argument("--gpu-memory", type=byte_count, metavar="BYTES",
+                      help="as many layers on a GPU as fit so much of its memory, such as 8GB")
 
 
 def model():
@@ -49,6 +66,7 @@ def model():
                       "(train: the one to go on from)")
     made.add_argument("--device", metavar="NAME",
                       help="cpu, cuda or cuda:1 (a GPU), or auto: what fits (default: cpu)")
+    gpu_share(made)
     made.add_argument("--kv-dtype", choices=("float32", "float16", "bfloat16", "q8_0"), help="of the KV cache")
     return made
 
@@ -146,8 +164,8 @@ def load(args, **more):
     others = {"python": args.python} if args.python is not None else {}
     if args.adapter:
         others["adapter_path"] = args.adapter
-    if args.device is not None:
-        others["device"] = args.device
+    others |= {name: getattr(args, name) for name in ("device", "gpu_layers", "gpu_memory")
+               if getattr(args, name) is not None}
     return gomlx.load(args.model, context_length=args.context, context_policy=args.context_policy, dtype=args.dtype,
                       kv_dtype=args.kv_dtype, activations=args.activations, threads=args.threads, backend=args.backend,
                       fits=args.fits, **others, **more)

@@ -55,7 +55,7 @@ def prompt(text):
 
 
 SETTINGS = {"model": str, "threads": int, "context_length": int, "activations": str, "dtype": str, "kv_dtype": str,
-            "device": str}
+            "device": str, "gpu_layers": int, "gpu_memory": str}
 CACHE_SETTINGS = {"entries": int, "min_tokens": int, "max_bytes": int}
 
 
@@ -144,6 +144,8 @@ def beside(args, settings):
     given = {"context_length": args.context, "dtype": args.dtype, "kv_dtype": args.kv_dtype,
              "activations": args.activations, "threads": args.threads, "fits": args.fits, "device": args.device,
              "context_policy": args.context_policy} | settings
+    if not settings.keys() & {"device", "gpu_layers", "gpu_memory"}:
+        given |= {"gpu_layers": args.gpu_layers, "gpu_memory": args.gpu_memory}
     return gomlx.load(given.pop("model", args.model), **given)
 
 

@@ -83,3 +83,35 @@ bool cpu_reduce(gm_recorder *r, const gm_reduce_args *a, int64_t n) {
     }
     return launch_whole(r, a, n, work);
 }
+
+/* By contracts of its parts, with their bits. */
+bool cpu_best_rows(gm_recorder *r, const gm_best_rows_args *a, int64_t n) {
+    int64_t *list = r->arguments(r, 4 * sizeof *list); /* shapes and strides of one dimension */
+    float *sums = list ? r->workspace(r, (size_t)n * sizeof *sums + 1) : NULL;
+    if (!sums) return false;
+    memcpy(list, (int64_t[]){n, a->vocab, a->vocab, 1}, 4 * sizeof *list);
+    const gm_reduce_args sum = {.out = sums,
+                                .in = a->logits,
+                                .op = GM_R_LOGSUMEXP,
+                                .in_type = GM_T_F32,
+                                .out_type = GM_T_F32,
+                                .n_kept = 1,
+                                .kept_shape = list,
+                                .kept_strides = list + 1,
+                                .n_reduced = 1,
+                                .reduced_shape = list + 2,
+                                .reduced_strides = list + 3};
+    const gm_arg_reduce_args first = {.out = a->ids,
+                                      .in = a->logits,
+                                      .max = true,
+                                      .type = GM_T_F32,
+                                      .n_kept = 1,
+                                      .kept_shape = list,
+                                      .kept_strides = list + 1,
+                                      .length = a->vocab,
+                                      .stride = 1};
+    if (!cpu_reduce(r, &sum, n) || !cpu_arg_reduce(r, &first, n)) return false;
+    r->fence(r);
+    const gm_put_best_args put = {*a, sums, n};
+    return LAUNCH(r, put_best, &put, n, n, 0);
+}

@@ -6,6 +6,7 @@
 #ifndef GOMLX_KERNELS_CPU_LOOPS_H
 #define GOMLX_KERNELS_CPU_LOOPS_H
 #include <stdatomic.h>
+#include "best.h"
 #include "host.h"
 #include "kernels.h"
 
@@ -26,6 +27,15 @@ typedef struct {
     char *memory;
     int64_t count, bytes;
 } gm_workspaces;
+
+/* ---- what rows come to ---- */
+/* Once ids has the first extreme of each of n rows, of which one that is no number is the first, and sums the log-sums.
+ */
+typedef struct {
+    gm_best_rows_args rows;
+    const float *sums;
+    int64_t n;
+} gm_put_best_args;
 
 /* ---- orders and running sums ---- */
 /* scan (inner 1) goes over rows, or, with carry, over blocks of GM_SCAN_BLOCK elements of rows: then scan_totals and

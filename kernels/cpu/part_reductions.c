@@ -7,6 +7,7 @@
 #include "cpu/norm.inc"
 #include "cpu/glu.inc"
 #include "cpu/route.inc"
+#include "cpu/best.inc"
 
 #define EXPORTS_reductions EXPORTED
 #include "cpu/exports.h"

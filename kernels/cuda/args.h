@@ -248,12 +248,13 @@ typedef struct {
     uint32_t *starts;
     uint64_t limit;
     bool wide;
-    /* sums to few places: of bucket b are places [b << shift, (b + 1) << shift), whose elements come to `values` and
-     * their places in the bucket to `keys`, of a byte; counts, totals: as of a sort's digits. */
+    /* sums to few places: of bucket b are places [b << shift, (b + 1) << shift); chunks of CUDA_SORT_CHUNK elements
+     * come to `values` in order by bucket, and their places in it to `keys`, of a byte; begins: [chunks][256], where.
+     */
     int32_t shift;
     int64_t chunks;
     void *values;
-    uint32_t *counts, *totals;
+    uint16_t *begins;
 } cuda_index_args;
 
 /* ---- layers: those of the contract where these hold no pointer to memory of the host ---- */
@@ -327,12 +328,13 @@ typedef struct {
     int32_t bits, scale_type;      /* of MLX's mode affine; of others 0 */
     int32_t tile;                  /* values along k of a tile; 0: rows as in files */
 } cuda_format;
-/* tiled.cu: a block fills a processor; stages of a warp's ring, tiles of one of them, and sums of sixteen rows of a
- * column that each warp keeps. */
+/* tiled.cu: parts of k, each a warp's; stages of a warp's ring, at most, and bytes at the beginning of a block's memory
+ * that say whether they have come; products of sixteen rows of a token whose sums wait for one another. */
 #define TILED_ROWS 16
+#define TILED_PARTS 16
 #define TILED_THREADS 512
-#define TILED_STAGES(tile_bytes) ((tile_bytes) > 2304 ? 2 : 3)
-#define TILED_STAGE_TILES(tile_bytes) ((tile_bytes) > 2304 ? 1 : 2304 / (tile_bytes))
+#define TILED_STAGES 8
+#define TILED_ARRIVALS (TILED_PARTS * TILED_STAGES * 8)
 #define TILED_SUMS 32
 #define TILED_COLUMNS 8 /* of mma: of tokens, or twice as many */
 /* wide.cu, of as many threads: columns of x that go together are WIDE_EACH, or twice as many; matrices' sixteen rows
@@ -350,7 +352,7 @@ typedef struct {
     ((229376 - WIDE_RESULTS(slots, columns)) / WIDE_STAGE(bytes, tile, slots, columns))
 #define WIDE_STAGES(bytes, tile, slots, columns)                                                                       \
     (WIDE_FIT(bytes, tile, slots, columns) < 4 ? WIDE_FIT(bytes, tile, slots, columns) : 4)
-#define CUDA_WIDE_ROWS(k, columns) ((columns) * ((k) * 2 + (k) / 4 + TILED_THREADS / 32 * 4))
+#define CUDA_WIDE_ROWS(k, columns) ((columns) * ((k) * 2 + (k) / 4 + TILED_PARTS * 4))
 typedef struct {
     gm_pack_args pack; /* row_map: on the device */
     cuda_format format;
@@ -390,7 +392,8 @@ typedef struct {
     cuda_matrix weight, up;
     int64_t tokens, rows, k;
     int32_t x_type, glu, out_type;
-    int32_t pass; /* tokens that go together, of matrices in tiles */
+    int32_t pass;                /* tokens that go together, of matrices in tiles */
+    int32_t stage, stages, kept; /* of tiled.cu: tiles of a stage, stages of a ring, products whose sums wait */
     float alpha, limit;
     cuda_more more[CUDA_MORE];
     const float *norm; /* or NULL */

@@ -3,8 +3,9 @@
 
 template <int TYPE, int OP> DEVICE void binary_floats(const cuda_binary_args &a) {
     typedef typename float_item<TYPE>::raw raw;
-    map_binary<raw, raw, float_each<TYPE>::N>(
-        a, [](raw x, raw y) { return narrow<TYPE>(binary_float(widen<TYPE>(x), widen<TYPE>(y), OP)); });
+    if constexpr (binary_has(OP, true))
+        map_binary<raw, raw, float_each<TYPE>::N>(
+            a, [](raw x, raw y) { return narrow<TYPE>(binary_float(widen<TYPE>(x), widen<TYPE>(y), OP)); });
 }
 template <int TYPE, int OP> DEVICE void compare_floats(const cuda_binary_args &a) {
     typedef typename float_item<TYPE>::raw raw;
@@ -22,11 +23,13 @@ template <class RAW, int OP> DEVICE void binary_ints_of(const cuda_binary_args &
     else map_binary<RAW, RAW, N>(a, [=](RAW x, RAW y) { return (RAW)value(x, y); });
 }
 template <int OP> DEVICE void binary_ints(const cuda_binary_args &a) {
-    switch (item_size(a.type)) {
-    case 1: binary_ints_of<uint8_t, OP>(a); break;
-    case 2: binary_ints_of<uint16_t, OP>(a); break;
-    case 4: binary_ints_of<uint32_t, OP>(a); break;
-    default: binary_ints_of<uint64_t, OP>(a);
+    if constexpr (binary_has(OP, false)) {
+        switch (item_size(a.type)) {
+        case 1: binary_ints_of<uint8_t, OP>(a); break;
+        case 2: binary_ints_of<uint16_t, OP>(a); break;
+        case 4: binary_ints_of<uint32_t, OP>(a); break;
+        default: binary_ints_of<uint64_t, OP>(a);
+        }
     }
 }
 #define BINARY_VALUE(name, ...)                                                                                        \

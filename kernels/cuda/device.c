@@ -202,11 +202,13 @@ static int64_t now_ns(void) {
 /* To sleep beside what is short would cost a third of its time, and what repeats, such as a step of decoding, takes as
  * long as it took: so this looks without a pause at the beginning and around the end of what was waited for last.
  * Before that it sleeps, after it for 20 us at a time (which with what it takes to wake are 70), from 1 ms on for 100:
- * what is long need not be met at once. */
+ * what is long need not be met at once. Where more was asked for behind it, the card is busy meanwhile, and nothing is
+ * lost by a look that comes late: it sleeps all the time, so that others have the processor. */
 #define FIRST_LOOK_NS 60000
 #define NEAR_NS 200000
-static int64_t pause_of(int64_t waited, int64_t usual) {
+int64_t cuda_pause(int64_t waited, int64_t usual, bool followed) {
     const int64_t left = usual - NEAR_NS - waited;
+    if (followed && usual > NEAR_NS) return 20000;
     if (waited < FIRST_LOOK_NS || (left <= 0 && waited < usual + NEAR_NS)) return 0;
     if (left > 0) return left < 100000 ? left : 100000;
     return waited > usual + 1000000 ? 100000 : 20000;
@@ -215,7 +217,8 @@ static int wait_for_event(gm_device_state *d, uint64_t mark, int64_t deadline_ns
     const int64_t start = now_ns(), usual = atomic_load(&d->usual_ns);
     for (;;) {
         const int error = d->driver->event_query(d->events[mark % MARKS]);
-        const int64_t now = now_ns(), waited = now - start, pause = pause_of(waited, usual);
+        const int64_t now = now_ns(), waited = now - start;
+        const int64_t pause = cuda_pause(waited, usual, atomic_load(&d->marks) > mark);
         if (error != DRIVER_NOT_READY && waited > NEAR_NS) atomic_store(&d->usual_ns, waited);
         if (error != DRIVER_NOT_READY || now >= deadline_ns) return error;
         if (pause) nanosleep(&(struct timespec){0, pause}, NULL);

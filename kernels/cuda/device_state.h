@@ -38,6 +38,9 @@ bool cuda_is_lost(gm_device_state *d);
 /* The context becomes this thread's, until cuda_leave; then it has the one that it had before. */
 gm_device_result cuda_enter(gm_device_state *d, const char *what);
 void cuda_leave(const gm_device_state *d);
+/* Nanoseconds that a wait sleeps before it looks again, which has lasted `waited` where the one before took `usual`.
+ * followed: more was asked for behind what it waits for. */
+int64_t cuda_pause(int64_t waited, int64_t usual, bool followed);
 /* Runs launchers, which start kernels. */
 gm_device_result cuda_issue(gm_device_state *d, const gm_device_launch *launches, int64_t n);
 /* graphs.c */

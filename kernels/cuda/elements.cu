@@ -64,16 +64,15 @@ KERNEL(gm_cast_f32_bf16, cuda_copy_args, CUDA_THREADS) { cast_floats<GM_T_BF16, 
 KERNEL(gm_cast_f16_f32, cuda_copy_args, CUDA_THREADS) { cast_floats<GM_T_F32, GM_T_F16>(a); }
 KERNEL(gm_cast_bf16_f32, cuda_copy_args, CUDA_THREADS) { cast_floats<GM_T_F32, GM_T_BF16>(a); }
 /* All others. */
-KERNEL(gm_cast_any, cuda_copy_args, CUDA_THREADS) {
-    const int64_t first = first_element(CUDA_EACH);
+DEVICE void convert_items(const cuda_copy_args &a, char *out, const char *in) {
     const cuda_strides *const steps[2] = {&a.in_steps, &a.out_steps};
-    for (int e = 0; e < CUDA_EACH; e++) {
-        const int64_t i = first + e * thread_count();
-        if (i >= a.shape.count) return;
+    const int64_t end = first_element(CUDA_EACH) + CUDA_EACH * thread_count();
+    for (int64_t i = first_element(CUDA_EACH); i < a.shape.count && i < end; i += thread_count()) {
         const offsets<2> o = offsets_of<2>(a.shape, steps, i);
-        convert_element(a.out, o.at[1], a.out_type, a.in, o.at[0], a.in_type);
+        convert_element(out, o.at[1], a.out_type, in, o.at[0], a.in_type);
     }
 }
+KERNEL(gm_cast_any, cuda_copy_args, CUDA_THREADS) { convert_items(a, (char *)a.out, (const char *)a.in); }
 
 /* A copy whose region begins where an array says. */
 KERNEL(gm_copy_at, cuda_copy_at_args, CUDA_THREADS) {
@@ -82,14 +81,9 @@ KERNEL(gm_copy_at, cuda_copy_at_args, CUDA_THREADS) {
         const int64_t at = load_int(a.start, k * a.start_step, a.start_type);
         start += (at < 0 ? 0 : at > a.limits[k] ? a.limits[k] : at) * a.steps[k];
     }
-    const int64_t to = a.on_out ? start : 0, from = a.on_out ? 0 : start, first = first_element(CUDA_EACH);
-    const cuda_strides *const steps[2] = {&a.copy.in_steps, &a.copy.out_steps};
-    for (int e = 0; e < CUDA_EACH; e++) {
-        const int64_t i = first + e * thread_count();
-        if (i >= a.copy.shape.count) return;
-        const offsets<2> o = offsets_of<2>(a.copy.shape, steps, i);
-        convert_element(a.copy.out, to + o.at[1], a.copy.out_type, a.copy.in, from + o.at[0], a.copy.in_type);
-    }
+    const int64_t to = a.on_out ? start : 0, from = start - to;
+    convert_items(a.copy, (char *)a.copy.out + to * item_size(a.copy.out_type),
+                  (const char *)a.copy.in + from * item_size(a.copy.in_type));
 }
 
 /* Tiles of 32 x 32 through the block's memory: whole lines are read and written. */

@@ -6,6 +6,46 @@
 #include "elements.cuh"
 #include "results.h"
 
+/* ---- of which elements a row has a function: operations refuse others, or make them floating point first ---- */
+#define VECTOR(value) true
+#define LIBM(value) true
+#define SINES(cosine) true
+#define NO_FLOATS false
+#define INTEGERS(value) true
+#define NO_BOOL(value) true
+#define ONLY_INTEGERS(value) true
+#define SHIFTS(value) true
+#define AS_FLOATS false
+DEVICE constexpr bool unary_has(int op, bool of_floats) {
+    switch (op) {
+#define UNARY_VALUE(name, doc, result, work, floats, doubles, integers, ...)                                           \
+    case GM_U_##name: return of_floats ? floats : integers;
+#define UNARY_TEST(name, ...)                                                                                          \
+    case GM_U_##name: return true;
+#include "unary.def"
+    }
+    return false;
+}
+DEVICE constexpr bool binary_has(int op, bool of_floats) {
+    switch (op) {
+#define BINARY_VALUE(name, doc, work, floats, doubles, integers, ...)                                                  \
+    case GM_B_##name: return of_floats ? floats : integers;
+#define BINARY_TEST(name, ...)                                                                                         \
+    case GM_B_##name: return true;
+#include "binary.def"
+    }
+    return false;
+}
+#undef VECTOR
+#undef LIBM
+#undef SINES
+#undef INTEGERS
+#undef NO_BOOL
+#undef ONLY_INTEGERS
+#undef SHIFTS
+#undef AS_FLOATS
+#undef NO_FLOATS
+
 /* The columns of rows, as expressions (scalars.inc of the processor). */
 #define INTEGERS(value) value
 #define NO_BOOL(value) value
@@ -15,6 +55,9 @@
 #define COMPLEX(value) value
 
 /* ---- unary ---- */
+/* For results of 16 bits the library's, of which all are the same: vf_exp takes three times as many instructions,
+ * longer than the memory. */
+DEVICE vf exp_of(vf x, int type) { return type == GM_T_F32 ? vf_exp(x) : expf(x); }
 DEVICE vf erf_of(vf x, int type) { return type == GM_T_F32 ? vf_erf(x) : vf_erf_16(x); }
 DEVICE vf gelu_of(vf x, int type) {
     const vf half = vf_mul(x, vf_set1(0.5f));

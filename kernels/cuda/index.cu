@@ -71,15 +71,16 @@ KERNEL(gm_take_8, cuda_index_args, CUDA_THREADS) { take_items<uint64_t>(a); }
 KERNEL(gm_take_16, cuda_index_args, CUDA_THREADS) { take_items<pack<uint32_t, 4>>(a); }
 
 /* Long rows of groups of 16 bytes, of which a warp takes WARP * TAKE_AHEAD side by side: one position for all of them.
- */
+ * Warps side by side take the same part of different rows, and what is written does not stay: where rows are named more
+ * than once, they are still in the card's cache. */
 #define TAKE_AHEAD 4
 KERNEL(gm_take_rows, cuda_index_args, CUDA_THREADS) {
     typedef pack<uint32_t, 4> group;
     const int64_t warp = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP;
-    const int64_t parts = (a.run + WARP * TAKE_AHEAD - 1) / (WARP * TAKE_AHEAD), row = quotient(warp, parts);
-    if (row >= a.lead.count * a.count) return;
+    const int64_t rows = a.lead.count * a.count, part = quotient(warp, rows), row = warp - part * rows;
+    const int64_t first = part * (WARP * TAKE_AHEAD) + thread_index() % WARP;
+    if (part * (WARP * TAKE_AHEAD) >= a.run) return;
     const int64_t lead = quotient(row, a.count), i = row - lead * a.count;
-    const int64_t first = (warp - row * parts) * (WARP * TAKE_AHEAD) + thread_index() % WARP;
     const lead_offsets o = lead_of(a, lead);
     const int64_t at = position_of(a, index_of(a, o.index + i * a.index_step));
     const group *in = (const group *)a.in + o.sparse + (at == NOWHERE ? 0 : at);
@@ -89,7 +90,7 @@ KERNEL(gm_take_rows, cuda_index_args, CUDA_THREADS) {
         if (first + v * WARP < a.run && at != NOWHERE) value[v] = in[first + v * WARP];
     }
     UNROLL for (int v = 0; v < TAKE_AHEAD; v++)
-        if (first + v * WARP < a.run) out[first + v * WARP] = value[v];
+        if (first + v * WARP < a.run) store_past(out + first + v * WARP, value[v]);
 }
 
 /* Keys of a scatter's lists: the position, or the limit. A list is of one lead, or of one column of it. */
@@ -221,9 +222,9 @@ KERNEL(gm_scatter, cuda_index_args, CUDA_THREADS) {
     if (a.mode == GM_S_UPDATE) scatter_last(a, to, from + order[last] * a.dense_step);
 }
 
-/* ---- sums of float32 to few places: elements go to the bucket of their place, in order, and a block sums each
- * bucket's chunk after chunk, of which each place's elements are put side by side. What an index out of range names is
- * -0 to the first place, which changes nothing. ---- */
+/* ---- sums of float32 to few places: each chunk is put in order by the bucket of places, where it is; then a block
+ * sums the elements of a bucket, which it takes from chunk after chunk and puts in order by the place. What an index
+ * out of range names is -0 to the first place, which changes nothing. ---- */
 /* Places of this thread's elements; bit e of the result: there is such an element and its place is one. */
 template <class T>
 DEVICE uint32_t read_places_of(const cuda_index_args &a, int64_t chunk, uint32_t (&key)[CUDA_SORT_EACH]) {
@@ -256,42 +257,27 @@ DEVICE uint32_t read_places(const cuda_index_args &a, int64_t chunk, uint32_t (&
     }
     return inside;
 }
-KERNEL(gm_scatter_count, cuda_index_args, CUDA_SORT_THREADS) {
-    SHARED uint32_t counts[SORT_WARPS / 4 * CUDA_SORT_DIGITS];
-    uint32_t key[CUDA_SORT_EACH], sum = 0;
-    read_places(a, block_index(), key);
-    for (int i = thread_index(); i < SORT_WARPS / 4 * CUDA_SORT_DIGITS; i += CUDA_SORT_THREADS) counts[i] = 0;
-    barrier();
-    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
-        if (sort_place(block_index(), e) < a.count)
-            count_up(&counts[thread_index() / WARP / 4 * CUDA_SORT_DIGITS + (key[e] >> a.shift)]);
-    barrier();
-    if (thread_index() >= CUDA_SORT_DIGITS) return;
-    for (int c = 0; c < SORT_WARPS / 4; c++) sum += counts[c * CUDA_SORT_DIGITS + thread_index()];
-    a.counts[thread_index() * a.chunks + block_index()] = sum;
+DEVICE int elements_of(const cuda_index_args &a, int64_t chunk) {
+    const int64_t left = a.count - chunk * CUDA_SORT_CHUNK;
+    return (int)(left < CUDA_SORT_CHUNK ? left : CUDA_SORT_CHUNK);
 }
 KERNEL_OF_TWO(gm_scatter_move, cuda_index_args, CUDA_SORT_THREADS) {
     constexpr int EACH = CUDA_SORT_EACH;
     SHARED uint64_t sums[SORT_WARPS];
-    SHARED uint32_t bases[CUDA_SORT_DIGITS];
     uint32_t *next = (uint32_t *)block_memory();
     float *values = (float *)(next + SORT_WARPS * CUDA_SORT_DIGITS);
-    uint16_t *keys = (uint16_t *)(values + CUDA_SORT_CHUNK);
+    uint8_t *keys = (uint8_t *)(values + CUDA_SORT_CHUNK);
     uint32_t key[EACH];
     chunk_places at;
     const int64_t chunk = block_index();
-    const int left = (int)(a.count - chunk * CUDA_SORT_CHUNK < CUDA_SORT_CHUNK ? a.count - chunk * CUDA_SORT_CHUNK
-                                                                               : CUDA_SORT_CHUNK);
-    const int d = thread_index();
-    const uint32_t total = d < CUDA_SORT_DIGITS ? a.totals[d] : 0;
-    const uint32_t earlier = d < CUDA_SORT_DIGITS ? a.counts[d * a.chunks + chunk] : 0;
+    const int left = elements_of(a, chunk), d = thread_index();
     const uint32_t inside = read_places(a, chunk, key);
     UNROLL for (int e = 0; e < EACH; e++) /* what is beyond the end comes last */
         if (sort_place(chunk, e) >= a.count) key[e] = (uint32_t)(CUDA_SORT_DIGITS - 1) << a.shift;
-    const uint64_t before = order_chunk([&](int e) { return key[e] >> a.shift; }, at, next, sums, total);
-    if (d < CUDA_SORT_DIGITS) bases[d] = (uint32_t)(before >> 32) + earlier - (uint32_t)before;
+    const uint64_t before = order_chunk([&](int e) { return key[e] >> a.shift; }, at, next, sums, 0);
+    if (d < CUDA_SORT_DIGITS) a.begins[chunk * CUDA_SORT_DIGITS + d] = (uint16_t)before;
     UNROLL for (int e = 0; e < EACH; e++)
-        keys[at[e]] = (uint16_t)key[e];
+        keys[at[e]] = (uint8_t)(key[e] & ((1u << a.shift) - 1));
     const float *in = (const float *)a.in + sort_place(chunk, 0) * a.dense_step;
     UNROLL for (int half = 0; half < EACH; half += EACH / 2) {
         float value[EACH / 2];
@@ -302,54 +288,98 @@ KERNEL_OF_TWO(gm_scatter_move, cuda_index_args, CUDA_SORT_THREADS) {
         warp_barrier(); /* no more are on their way at once: two blocks share a processor's registers */
     }
     barrier();
-    UNROLL for (int e = 0; e < EACH; e++) {
+    pack<float, 4> *out = (pack<float, 4> *)a.values + chunk * (CUDA_SORT_CHUNK / 4);
+    uint32_t *out_keys = (uint32_t *)a.keys + chunk * (CUDA_SORT_CHUNK / 4);
+    UNROLL for (int e = 0; e < EACH / 4; e++) { /* with what is beyond the end, for which there is room */
         const int i = e * CUDA_SORT_THREADS + thread_index();
-        if (i >= left) continue;
-        const uint32_t to = bases[keys[i] >> a.shift] + (uint32_t)i;
-        ((float *)a.values)[to] = values[i];
-        ((uint8_t *)a.keys)[to] = (uint8_t)(keys[i] & ((1u << a.shift) - 1));
+        if (4 * i >= left) continue;
+        out[i] = ((const pack<float, 4> *)values)[i];
+        out_keys[i] = ((const uint32_t *)keys)[i];
     }
 }
-KERNEL_OF_TWO(gm_scatter_sums, cuda_index_args, CUDA_SORT_THREADS) {
+
+/* Elements of a bucket in CUDA_SORT_THREADS chunks one after another: where those of each chunk are among them, and in
+ * the chunk. */
+struct bucket_parts {
+    uint32_t first[CUDA_SORT_THREADS + 1];
+    uint16_t begin[CUDA_SORT_THREADS];
+};
+DEVICE uint32_t find_parts(const cuda_index_args &a, int64_t first_chunk, bucket_parts *parts, uint32_t *sums) {
+    const int64_t bucket = block_index(), chunk = first_chunk + thread_index();
+    const uint16_t *begins = a.begins + chunk * CUDA_SORT_DIGITS + bucket;
+    uint32_t begin = 0, end = 0, all;
+    if (chunk < a.chunks) {
+        begin = begins[0];
+        end = bucket + 1 < CUDA_SORT_DIGITS ? begins[1] : (uint32_t)elements_of(a, chunk);
+    }
+    parts->first[thread_index()] = sum_before(end - begin, sums, &all);
+    parts->begin[thread_index()] = (uint16_t)begin;
+    if (thread_index() == 0) parts->first[CUDA_SORT_THREADS] = all;
+    barrier();
+    return all;
+}
+/* Those that this thread puts in order of CUDA_SORT_CHUNK of them from the one numbered `done` on: values to the
+ * block's memory, where they are its own, and their places in the bucket as digits, four to a register. */
+DEVICE void take_parts(const cuda_index_args &a, int64_t first_chunk, const bucket_parts &parts, uint32_t done,
+                       float *values, uint32_t (&digits)[CUDA_SORT_EACH / 4]) {
     constexpr int EACH = CUDA_SORT_EACH;
+    const float *in = (const float *)a.values + first_chunk * CUDA_SORT_CHUNK;
+    const uint8_t *in_keys = (const uint8_t *)a.keys + first_chunk * CUDA_SORT_CHUNK;
+    const uint32_t count = parts.first[CUDA_SORT_THREADS], first = done + (uint32_t)sort_place(0, 0);
+    float value[EACH];
+    uint8_t key[EACH];
+    int part = 0; /* the last one that begins at the element or before */
+    for (int step = CUDA_SORT_THREADS / 2; step > 0; step /= 2)
+        if (parts.first[part + step] <= first) part += step;
+    UNROLL for (int e = 0; e < EACH; e++) {
+        const uint32_t i = first + (uint32_t)(e * WARP);
+        key[e] = CUDA_SORT_DIGITS - 1; /* what is beyond the end comes last */
+        value[e] = 0;
+        if (i >= count) continue;
+        while (parts.first[part + 1] <= i) part++;
+        const int from = part * CUDA_SORT_CHUNK + parts.begin[part] + (int)(i - parts.first[part]);
+        key[e] = in_keys[from];
+        value[e] = in[from];
+    }
+    UNROLL for (int e = 0; e < EACH; e++)
+        values[sort_place(0, e)] = value[e];
+    UNROLL for (int e = 0; e < EACH; e++)
+        digits[e / 4] = (e % 4 ? digits[e / 4] : 0) | (uint32_t)key[e] << e % 4 * 8;
+}
+/* Memory: counts; elements in order by place, where masks were before; elements as they come. */
+KERNEL_OF_TWO(gm_scatter_sums, cuda_index_args, CUDA_SORT_THREADS) {
+    constexpr int EACH = CUDA_SORT_EACH, DIGITS = CUDA_SORT_DIGITS;
+    SHARED bucket_parts parts;
     SHARED uint64_t sums[SORT_WARPS];
-    SHARED uint32_t starts[CUDA_SORT_DIGITS + 1];
+    SHARED uint32_t starts[DIGITS + 1];
     uint32_t *next = (uint32_t *)block_memory();
-    float *values = (float *)(next + SORT_WARPS * CUDA_SORT_DIGITS), value[EACH];
+    float *ordered = (float *)(next + SORT_WARPS * DIGITS), *values = ordered + CUDA_SORT_CHUNK;
     chunk_places at;
     const int d = thread_index();
     const uint32_t place = ((uint32_t)block_index() << a.shift) + (uint32_t)d;
     const bool has_place = d < 1 << a.shift && place < a.limit;
     float *out = (float *)a.out + (int64_t)place * a.step;
     float sum = has_place ? *out : 0.0f;
-    uint64_t first; /* of the bucket */
-    sum_before(d < block_index() ? (uint64_t)a.totals[d] : 0, sums, &first);
-    const uint8_t *in_keys = (const uint8_t *)a.keys + first;
-    const float *in = (const float *)a.values + first;
-    const uint32_t count = a.totals[block_index()];
-    for (uint32_t done = 0; done < count; done += CUDA_SORT_CHUNK) {
-        const uint32_t left = count - done < CUDA_SORT_CHUNK ? count - done : CUDA_SORT_CHUNK;
-        uint32_t digits[EACH / 4] = {}; /* four to a register */
-        UNROLL for (int e = 0; e < EACH; e++) {
-            const uint32_t i = (uint32_t)sort_place(0, e);
-            digits[e / 4] |= (i < left ? in_keys[done + i] : CUDA_SORT_DIGITS - 1) << e % 4 * 8;
+    for (int64_t first = 0; first < a.chunks; first += CUDA_SORT_THREADS) {
+        const uint32_t count = find_parts(a, first, &parts, (uint32_t *)sums);
+        for (uint32_t done = 0; done < count; done += CUDA_SORT_CHUNK) {
+            const uint32_t left = count - done < CUDA_SORT_CHUNK ? count - done : CUDA_SORT_CHUNK;
+            uint32_t digits[EACH / 4];
+            take_parts(a, first, parts, done, values, digits);
+            const auto digit = [&](int e) { return digits[e / 4] >> e % 4 * 8 & (DIGITS - 1); };
+            const uint64_t before = order_chunk(digit, at, next, sums, 0);
+            if (d < DIGITS) starts[d] = (uint32_t)before;
+            if (d == 0) starts[DIGITS] = left;
+            UNROLL for (int e = 0; e < EACH; e++)
+                ordered[at[e]] = values[sort_place(0, e)]; /* of what is beyond the end, too */
+            barrier();
+            if (has_place) {
+                const uint32_t end = starts[d + 1] < left ? starts[d + 1] : left;
+                for (uint32_t i = starts[d]; i < end; i++) sum += ordered[i];
+            }
+            barrier();
         }
-        const auto digit = [&](int e) { return digits[e / 4] >> e % 4 * 8 & (CUDA_SORT_DIGITS - 1); };
-        const uint64_t before = order_chunk(digit, at, next, sums, 0);
-        if (d < CUDA_SORT_DIGITS) starts[d] = (uint32_t)before;
-        if (d == 0) starts[CUDA_SORT_DIGITS] = left;
-        UNROLL for (int e = 0; e < EACH; e++) {
-            const uint32_t i = (uint32_t)sort_place(0, e);
-            value[e] = i < left ? in[done + i] : 0.0f;
-        }
-        UNROLL for (int e = 0; e < EACH; e++)
-            values[at[e]] = value[e];
-        barrier();
-        if (has_place) {
-            const uint32_t end = starts[d + 1] < left ? starts[d + 1] : left;
-            for (uint32_t i = starts[d]; i < end; i++) sum += values[i];
-        }
-        barrier();
+        barrier(); /* nobody looks at the parts any more */
     }
     if (has_place) *out = sum;
 }

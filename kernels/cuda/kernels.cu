@@ -4,6 +4,7 @@
 #include "binary.cu"
 #include "programs.cu"
 #include "reductions.cu"
+#include "best.cu"
 #include "rows.cu"
 #include "scan.cu"
 #include "sort.cu"

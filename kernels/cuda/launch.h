@@ -81,14 +81,21 @@ int cuda_tile_values(int format);
 /* Of a packed matrix: in tiles where rows and k are whole ones. */
 cuda_format cuda_format_of(int format, int64_t rows, int64_t k);
 #define TILED_FILL 132 /* blocks that a large card has at once, one on each of its processors */
+/* Products of matrices in tiles (launch_tiled.c). Whether a matrix is in tiles, or in rows that make such. */
+bool cuda_makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k);
+/* Starts one; false: it is for other kernels. */
+bool cuda_start_tiled(cuda_packed_args *p);
+/* The same of pairs of a token and an expert, which fit or do not: then only their pairs' matrices may change. */
+bool cuda_fits_experts(cuda_packed_args *p);
+void cuda_start_tiled_experts(const cuda_packed_args *p);
 /* Products of matrices in tiles by more tokens than one pass of tiled.cu takes (launch_wide.c). The memory that they
  * need of a recorder, to p->made; false: the recorder failed. */
 bool cuda_wide_memory(gm_recorder *r, cuda_packed_args *p);
-/* Starts such a product, of which `tiled` is the kernel for few tokens; false: there is not the memory for it. */
-bool cuda_start_wide(const cuda_packed_args *p, cuda_kernel tiled);
+/* Starts such a product, of the format of that number in the kernels' orders; false: there is not the memory for it. */
+bool cuda_start_wide(const cuda_packed_args *p, int number);
 /* Bytes of a block's memory that made_rows.cuh takes. */
 static inline size_t cuda_norm_memory(const cuda_packed_args *p) {
-    return p->norm ? (size_t)(TILED_THREADS / 32 * TILED_COLUMNS + p->k) * sizeof(float) : 0;
+    return p->norm ? (size_t)(TILED_PARTS * TILED_COLUMNS + p->k) * sizeof(float) : 0;
 }
 /* Rows of a packed matrix to [rows, k] in bfloat16. */
 void cuda_start_rounded_rows(void *out, const gm_matrix *w, int64_t first, int64_t rows);

@@ -59,6 +59,20 @@ static int longest(const cuda_shape *batch) {
         if (batch->shape[d] > batch->shape[found]) found = d;
     return found;
 }
+/* The step from matrix to matrix of an operand, in the order of the batch; false: it is not one. */
+static bool one_step(const cuda_shape *batch, const cuda_strides *steps, int64_t *step) {
+    int64_t after = 0;
+    bool first = true;
+    *step = 0;
+    for (int d = batch->ndim - 1; d >= 0; d--) {
+        if (batch->shape[d] == 1) continue;
+        if (first) *step = after = steps->at[d];
+        else if (steps->at[d] != after) return false;
+        first = false;
+        after *= batch->shape[d];
+    }
+    return true;
+}
 static int64_t calls_of(const cuda_shape *batch) { return batch->count / batch->shape[longest(batch)]; }
 static bool batch_fits(const cuda_product_args *p, product_shape *s) {
     if (p->batch.count == 0 || calls_of(&p->batch) > MOST_CALLS) return false;
@@ -122,9 +136,79 @@ static size_t workspace_of(const product_shape *s) {
     const double wanted = (double)(s->rows * s->columns) * (double)s->batch * PARTS * sizeof(float);
     return wanted < (double)MOST_WORKSPACE ? (size_t)wanted : MOST_WORKSPACE;
 }
+/* ---- operands that are copied: of small products by two steps, as those of heads of sequences are, the calls take
+ * longer than one call for all of them and the copies that bring matrices one step apart ---- */
+#define SMALL ((int64_t)1 << 28)       /* multiplications of a call */
+#define MOST_COPIED ((size_t)64 << 20) /* bytes */
+#define COPY_ALIGNED(bytes) (((bytes) + 255) & ~(size_t)255)
+typedef struct {
+    cuda_product_args p; /* the product that is made, of one call */
+    bool x, w;           /* which are copied; first x, then w */
+    size_t x_bytes, bytes;
+} one_batch;
+
+/* All the matrices one step apart, with copies to `room`; false: as many calls as before. */
+static bool batch_at_once(const cuda_product_args *p, char *room, one_batch *o) {
+    const cuda_shape *batch = &p->batch;
+    const int64_t calls = batch->count ? calls_of(batch) : 0;
+    int64_t out, x, w, add = 0;
+    if (calls <= 1 || p->x_index || p->w_index || batch->count > INT32_MAX || !one_step(batch, &p->out_steps, &out) ||
+        (p->add && !one_step(batch, &p->add_steps, &add)))
+        return false;
+    *o = (one_batch){.p = *p, .x = !one_step(batch, &p->x_steps, &x), .w = !one_step(batch, &p->w_steps, &w)};
+    const double products = (double)p->rows * (double)p->columns * (double)p->k * (double)(batch->count / calls);
+    if ((o->x || o->w) && products > SMALL) return false;
+    const double item = (double)type_bytes(p->type) * (double)batch->count * (double)p->k;
+    if (item * (double)((o->x ? p->rows : 0) + (o->w ? p->columns : 0)) > (double)MOST_COPIED) return false;
+    o->x_bytes = o->x ? COPY_ALIGNED((size_t)item * (size_t)p->rows) : 0;
+    o->bytes = o->x_bytes + (o->w ? COPY_ALIGNED((size_t)item * (size_t)p->columns) : 0);
+    if (o->x) {
+        const bool along_k = p->x_k == 1;
+        o->p.x = room;
+        o->p.x_row = along_k ? p->k : 1;
+        o->p.x_k = along_k ? 1 : p->rows;
+        x = p->rows * p->k;
+    }
+    if (o->w) {
+        const bool along_k = p->w_k == 1;
+        o->p.w = room + o->x_bytes;
+        o->p.w_column = along_k ? p->k : 1;
+        o->p.w_k = along_k ? 1 : p->columns;
+        w = p->columns * p->k;
+    }
+    o->p.batch = (cuda_shape){.count = batch->count, .ndim = 1, .shape = {batch->count}};
+    o->p.out_steps.at[0] = out;
+    o->p.x_steps.at[0] = x;
+    o->p.w_steps.at[0] = w;
+    o->p.add_steps.at[0] = add;
+    return true;
+}
+/* [lines][k] of each matrix, or [k][lines] where those are side by side. */
+static void copy_matrices(const cuda_product_args *p, const void *to, const void *from, const cuda_strides *steps,
+                          int64_t lines, int64_t line_step, int64_t k_step) {
+    const int n = p->batch.ndim, k = n + (k_step == 1), line = n + (k_step != 1);
+    int64_t shape[CUDA_DIMS + 2], in[CUDA_DIMS + 2], out[CUDA_DIMS + 2], count = 1;
+    for (int d = 0; d < n; d++) {
+        shape[d] = p->batch.shape[d];
+        in[d] = steps->at[d];
+    }
+    shape[k] = p->k;
+    in[k] = k_step;
+    shape[line] = lines;
+    in[line] = line_step;
+    for (int d = n + 1; d >= 0; d--) {
+        out[d] = count;
+        count *= shape[d];
+    }
+    const gm_copy_args copy = {(void *)to, from, p->type, p->type, n + 2, shape, out, in};
+    cuda_start_copy(&copy, count);
+}
+
 size_t blaslt_workspace(const cuda_product_args *p) {
     product_shape s;
-    return shape_of(p, &s) && blaslt_open() ? workspace_of(&s) : 0;
+    one_batch o;
+    const bool at_once = batch_at_once(p, NULL, &o);
+    return shape_of(at_once ? &o.p : p, &s) && blaslt_open() ? workspace_of(&s) + (at_once ? o.bytes : 0) : 0;
 }
 
 /* ---- what the library is told ---- */
@@ -214,14 +298,22 @@ static product_plan *plan_of(const cuda_blaslt *l, struct cuda_products *all, co
     plan->fits = describe(l, plan) && set_bias(l, plan, bias) && choose(l, all->handle, plan);
     return plan->fits ? plan : NULL;
 }
-bool blaslt_product(const cuda_product_args *p, float scale, void *workspace) {
+bool blaslt_product(const cuda_product_args *given, float scale, void *workspace) {
     gm_device_state *d = cuda_issuing();
     const cuda_blaslt *l = workspace ? blaslt_open() : NULL;
     product_shape s;
+    one_batch o;
+    const bool at_once = l && batch_at_once(given, workspace, &o);
+    const cuda_product_args *p = at_once ? &o.p : given;
     if (!d || !l || !shape_of(p, &s)) return false;
     struct cuda_products *all = products_of(l, d);
     const product_plan *plan = all && all->handle ? plan_of(l, all, &s, p->add) : NULL;
     if (!plan) return false;
+    if (at_once) {
+        if (o.x) copy_matrices(given, p->x, given->x, &given->x_steps, p->rows, given->x_row, given->x_k);
+        if (o.w) copy_matrices(given, p->w, given->w, &given->w_steps, p->columns, given->w_column, given->w_k);
+        workspace = (char *)workspace + o.bytes;
+    }
     const float alpha = p->add ? p->alpha : scale, beta = s.add == ADD_MATRIX ? p->beta : 0;
     for (int64_t i = 0; i < calls_of(&p->batch); i++) {
         const cuda_product_args one = call_of(*p, i);

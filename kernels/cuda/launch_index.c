@@ -127,7 +127,7 @@ static void launch_scatter(const void *args, int64_t begin, int64_t end) {
 typedef struct {
     gm_scatter_args a;
     void *values, *keys;
-    uint32_t *counts, *totals;
+    uint16_t *begins;
 } sums_job;
 
 static bool is_sums(const gm_scatter_args *a, int64_t n) {
@@ -137,7 +137,6 @@ static bool is_sums(const gm_scatter_args *a, int64_t n) {
 static void launch_sums(const void *args, int64_t begin, int64_t end) {
     const sums_job *job = args;
     const int64_t chunks = blocks_of(job->a.count, CUDA_SORT_CHUNK);
-    cuda_sort_args order = {.rows = 1, .chunks = chunks, .counts = job->counts, .totals = job->totals};
     cuda_index_args p;
     (void)begin, (void)end;
     index_params(&job->a, &p);
@@ -145,24 +144,21 @@ static void launch_sums(const void *args, int64_t begin, int64_t end) {
     p.chunks = chunks;
     p.values = job->values;
     p.keys = job->keys;
-    p.counts = job->counts;
-    p.totals = job->totals;
+    p.begins = job->begins;
     while (p.limit > (uint64_t)CUDA_SORT_DIGITS << p.shift) p.shift++;
-    const size_t room = (CUDA_SORT_THREADS / 32) * CUDA_SORT_DIGITS * sizeof(uint32_t) +
-                        CUDA_SORT_CHUNK * sizeof(float);
-    cuda_start(CUDA_scatter_count, chunks, CUDA_SORT_THREADS, 0, &p);
-    cuda_start(CUDA_sort_places, chunks <= CUDA_SORT_FEW_CHUNKS ? 1 : CUDA_SORT_DIGITS, CUDA_THREADS, 0, &order);
-    cuda_start(CUDA_scatter_move, chunks, CUDA_SORT_THREADS, room + CUDA_SORT_CHUNK * sizeof(uint16_t), &p);
-    cuda_start(CUDA_scatter_sums, blocks_of(job->a.size, 1 << p.shift), CUDA_SORT_THREADS, room, &p);
+    const size_t counts = (CUDA_SORT_THREADS / 32) * CUDA_SORT_DIGITS * sizeof(uint32_t);
+    const size_t elements = CUDA_SORT_CHUNK * (sizeof(float) + 1);
+    cuda_start(CUDA_scatter_move, chunks, CUDA_SORT_THREADS, counts + elements, &p);
+    cuda_start(CUDA_scatter_sums, blocks_of(job->a.size, 1 << p.shift), CUDA_SORT_THREADS,
+               counts + 2 * CUDA_SORT_CHUNK * sizeof(float), &p);
 }
 static bool record_sums(gm_recorder *r, const gm_scatter_args *a) {
     sums_job job = {.a = *a};
-    const size_t n = (size_t)a->count, digits = CUDA_SORT_DIGITS;
-    job.values = r->workspace(r, n * sizeof(float));
-    job.keys = r->workspace(r, n);
-    job.counts = r->workspace(r, digits * (size_t)blocks_of(a->count, CUDA_SORT_CHUNK) * sizeof *job.counts);
-    job.totals = r->workspace(r, digits * sizeof *job.totals);
-    if (!job.values || !job.keys || !job.counts || !job.totals) return false;
+    const size_t chunks = (size_t)blocks_of(a->count, CUDA_SORT_CHUNK);
+    job.values = r->workspace(r, chunks * CUDA_SORT_CHUNK * sizeof(float));
+    job.keys = r->workspace(r, chunks * CUDA_SORT_CHUNK);
+    job.begins = r->workspace(r, chunks * CUDA_SORT_DIGITS * sizeof *job.begins);
+    if (!job.values || !job.keys || !job.begins) return false;
     return r->launch(r, launch_sums, &job, sizeof job, 1, 0, 0);
 }
 

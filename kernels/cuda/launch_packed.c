@@ -9,54 +9,8 @@ static void start_in_rows(const cuda_packed_args *p) {
     const int64_t blocks[3] = {blocks_of(p->rows, CUDA_THREADS / 32), blocks_of(p->tokens, CUDA_TOKENS), 1};
     cuda_start_grid(CUDA_packed_product, blocks, CUDA_THREADS, 0, p);
 }
-static cuda_kernel tiled_kernel(const cuda_format *f) {
-    const int group = f->values == 32 ? 0 : f->values == 64 ? 3 : 6;
-    switch (f->format) {
-    case GM_QUANT_f16: return CUDA_tiled_f16;
-    case GM_QUANT_bf16: return CUDA_tiled_bf16;
-    case GM_QUANT_q4_0: return CUDA_tiled_q4_0;
-    case GM_QUANT_q8_0: return CUDA_tiled_q8_0;
-    case GM_QUANT_q4_k: return CUDA_tiled_q4_k;
-    case GM_QUANT_q6_k: return CUDA_tiled_q6_k;
-    case GM_QUANT_mxfp4: return CUDA_tiled_mxfp4;
-    default: return (cuda_kernel)(CUDA_tiled_affine4_32_f16 + group + float_index(f->scale_type));
-    }
-}
-/* Bytes of a block's memory with x of so many columns. */
-static size_t tiled_memory(const cuda_packed_args *p, int64_t columns) {
-    const cuda_format *f = &p->weight.format;
-    const int warps = TILED_THREADS / 32, tile = TILED_ROWS * (cuda_tile_values(f->format) / f->values) * f->bytes;
-    const int64_t stage = TILED_STAGE_TILES(tile) * tile, sums = (TILED_SUMS * TILED_ROWS + columns) * 4;
-    const int64_t totals = p->k / 16 * columns * 4; /* at most */
-    return (size_t)(warps * (TILED_STAGES(tile) * stage + sums) + p->k * columns * 2 + totals) + cuda_norm_memory(p);
-}
-/* Whether a matrix is in tiles, or in rows that make such. */
-static bool makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {
-    if (w->format.format != GM_QUANT_f16 && w->format.format != GM_QUANT_bf16) return w->format.tile != 0;
-    return rows % TILED_ROWS == 0 && k % cuda_tile_values(w->format.format) == 0 && is_aligned(w->data, 16);
-}
-/* bfloat16 rows are one column each, float32 rows two. As many tokens go together as fit. */
-static bool start_tiled(cuda_packed_args *p) {
-    const bool rounded = p->x_type == GM_T_BF16 || p->rounds, is_bf16 = p->weight.format.format == GM_QUANT_bf16;
-    const int64_t columns = rounded ? 1 : 2;
-    const size_t most = cuda_block_memory();
-    if (!makes_tiles(&p->weight, p->rows, p->k) || rounded != is_bf16 || tiled_memory(p, columns) > most) return false;
-    if (p->glu != CUDA_NO_GLU &&
-        (memcmp(&p->weight.format, &p->up.format, sizeof p->up.format) != 0 || !makes_tiles(&p->up, p->rows, p->k)))
-        return false;
-    p->pass = (int32_t)(TILED_COLUMNS / columns);
-    while (p->pass > p->tokens || tiled_memory(p, p->pass * columns) > most) p->pass--;
-    /* A few short passes take less time than one over as many columns as wide.cu has. */
-    if ((p->tokens > 8 || blocks_of(p->tokens, p->pass) > 2 * columns) &&
-        cuda_start_wide(p, tiled_kernel(&p->weight.format)))
-        return true;
-    const int64_t units = (p->rows + p->more[0].rows + p->more[1].rows) / TILED_ROWS,
-                  blocks[3] = {units < TILED_FILL ? units : TILED_FILL, blocks_of(p->tokens, p->pass), 1};
-    cuda_start_grid(tiled_kernel(&p->weight.format), blocks, TILED_THREADS, tiled_memory(p, p->pass * columns), p);
-    return true;
-}
 static void start_product(cuda_packed_args *p) {
-    if (p->tokens > 0 && !start_tiled(p)) start_in_rows(p);
+    if (p->tokens > 0 && !cuda_start_tiled(p)) start_in_rows(p);
 }
 static int form_type(gm_row_form form) { return form == GM_FORM_BF16 ? GM_T_BF16 : GM_T_F32; }
 static void launch_product(const void *args, int64_t begin, int64_t end) {
@@ -160,7 +114,7 @@ static bool start_made_tiled(cuda_packed_args p, const made_memory *m) {
     p.eps = m->rows.eps;
     p.rounds = m->rows.form == GM_FORM_BF16;
     p.made = m->wide;
-    return start_tiled(&p);
+    return cuda_start_tiled(&p);
 }
 typedef struct {
     gm_packed_products_args products;
@@ -192,7 +146,7 @@ static void start_apart(cuda_packed_args p) {
     }
 }
 static bool is_tiled(const gm_matrix *w) {
-    return makes_tiles(&(cuda_matrix){w->data, NULL, cuda_format_of(w->format, w->rows, w->k)}, w->rows, w->k);
+    return cuda_makes_tiles(&(cuda_matrix){w->data, NULL, cuda_format_of(w->format, w->rows, w->k)}, w->rows, w->k);
 }
 /* Those of one format that are in tiles go together. */
 static void launch_packed_products(const void *args, int64_t begin, int64_t end) {
@@ -259,56 +213,41 @@ bool cuda_made_glu(gm_recorder *r, const gm_made_glu_args *a, int64_t n) {
 static cuda_matrix stack_of(const gm_matrix_stack *w, int64_t rows, int64_t k) {
     return (cuda_matrix){w->data, w->bias, cuda_format_of(w->format, rows, k)};
 }
-static bool fits_tiles(const cuda_packed_args *p) {
-    return p->weight.format.tile &&
-           (p->glu == CUDA_NO_GLU || memcmp(&p->weight.format, &p->up.format, sizeof p->up.format) == 0) &&
-           tiled_memory(p, 2) <= cuda_block_memory();
-}
-/* All blocks of a card for few pairs, one for each of many. */
-static void start_tiled_experts(const cuda_packed_args *p) {
-    const int64_t units = p->rows / TILED_ROWS, each = TILED_FILL / p->tokens,
-                  blocks = each < 1       ? 1
-                           : each < units ? each
-                                          : units;
-    const cuda_kernel kernel = (cuda_kernel)(CUDA_expert_tiled_q4_0 +
-                                             (tiled_kernel(&p->weight.format) - CUDA_tiled_q4_0));
-    cuda_start(kernel, p->tokens * blocks, TILED_THREADS, tiled_memory(p, 2), p);
-}
 /* By the tensor cores, where all three are in tiles and a row of x fits a block's memory. */
 static bool start_experts_in_tiles(const cuda_experts_args *p, int64_t tokens) {
     const int64_t pairs = tokens * p->top_k;
-    const cuda_packed_args units = {.out = p->units,
-                                    .x = p->x,
-                                    .weight = p->gate,
-                                    .up = p->up,
-                                    .tokens = pairs,
-                                    .rows = p->inner,
-                                    .k = p->dim,
-                                    .x_type = GM_T_F32,
-                                    .glu = p->glu,
-                                    .out_type = GM_T_F32,
-                                    .pass = 1,
-                                    .alpha = p->alpha,
-                                    .limit = p->limit,
-                                    .ids = p->ids,
-                                    .experts = p->experts,
-                                    .top_k = p->top_k},
-                           down = {.out = p->made,
-                                   .x = p->units,
-                                   .weight = p->down,
-                                   .tokens = pairs,
-                                   .rows = p->out_dim,
-                                   .k = p->inner,
-                                   .x_type = GM_T_F32,
-                                   .glu = CUDA_NO_GLU,
-                                   .out_type = GM_T_F32,
-                                   .pass = 1,
-                                   .ids = p->ids,
-                                   .experts = p->experts,
-                                   .top_k = 1};
-    if (pairs == 0 || !p->made || !fits_tiles(&units) || !fits_tiles(&down)) return false;
-    start_tiled_experts(&units);
-    start_tiled_experts(&down);
+    cuda_packed_args units = {.out = p->units,
+                              .x = p->x,
+                              .weight = p->gate,
+                              .up = p->up,
+                              .tokens = pairs,
+                              .rows = p->inner,
+                              .k = p->dim,
+                              .x_type = GM_T_F32,
+                              .glu = p->glu,
+                              .out_type = GM_T_F32,
+                              .pass = 1,
+                              .alpha = p->alpha,
+                              .limit = p->limit,
+                              .ids = p->ids,
+                              .experts = p->experts,
+                              .top_k = p->top_k},
+                     down = {.out = p->made,
+                             .x = p->units,
+                             .weight = p->down,
+                             .tokens = pairs,
+                             .rows = p->out_dim,
+                             .k = p->inner,
+                             .x_type = GM_T_F32,
+                             .glu = CUDA_NO_GLU,
+                             .out_type = GM_T_F32,
+                             .pass = 1,
+                             .ids = p->ids,
+                             .experts = p->experts,
+                             .top_k = 1};
+    if (pairs == 0 || !p->made || !cuda_fits_experts(&units) || !cuda_fits_experts(&down)) return false;
+    cuda_start_tiled_experts(&units);
+    cuda_start_tiled_experts(&down);
     cuda_start(CUDA_expert_join, blocks_of(tokens * p->out_dim, CUDA_THREADS), CUDA_THREADS, 0, p);
     return true;
 }

@@ -1,5 +1,6 @@
 /* launch_reductions.c - reductions, of which long ones are cut into parts, and work on rows. */
 #include <string.h>
+#include "cuda/best_rows.h"
 #include "cuda/launch.h"
 
 #define SHORT 1024      /* elements of an output that one warp reduces */
@@ -116,7 +117,7 @@ bool cuda_reduce(gm_recorder *r, const gm_reduce_args *a, int64_t n) {
         return r->lack(r, MANY_DIMENSIONS);
     const int64_t length = product_of(a->n_reduced, a->reduced_shape);
     split_reduce job = {*a, NULL, {1, 0}, is_columns(a)};
-    if (n && (job.columns || length > SHORT))
+    if (n && length && (job.columns || length > SHORT))
         job.split = split_of(job.columns ? blocks_of(n, column_block(a->in_type)) : n, length,
                              job.columns ? LEAST_LINES : LEAST_PART, a->op == GM_R_LOGSUMEXP);
     if (job.split.parts > 1 && !(job.partial = r->workspace(r, (size_t)(n * job.split.parts) * 16))) return false;
@@ -157,6 +158,24 @@ bool cuda_arg_reduce(gm_recorder *r, const gm_arg_reduce_args *a, int64_t n) {
     return r->launch(r, launch_arg_reduce, &job, sizeof job, n, 0, 0);
 }
 
+typedef struct {
+    gm_best_rows_args to;
+    cuda_best *partial;
+} best_job;
+static int64_t best_parts(const gm_best_rows_args *a) { return blocks_of(a->vocab, CUDA_BEST_PART); }
+static void launch_best_rows(const void *args, int64_t begin, int64_t end) {
+    const best_job *job = args;
+    const cuda_best_rows_args p = {job->to, job->partial, end, best_parts(&job->to),
+                                   job->to.vocab % 4 == 0 && is_aligned(job->to.logits, 16)};
+    (void)begin;
+    cuda_start(CUDA_best_parts, end * p.parts, CUDA_THREADS, 0, &p);
+    cuda_start(CUDA_best_rows, blocks_of(end, CUDA_THREADS / 32), CUDA_THREADS, 0, &p);
+}
+bool cuda_best_rows(gm_recorder *r, const gm_best_rows_args *a, int64_t n) {
+    best_job job = {*a, r->workspace(r, (size_t)(n * best_parts(a)) * sizeof(cuda_best) + 1)};
+    return job.partial && r->launch(r, launch_best_rows, &job, sizeof job, n, 0, 0);
+}
+
 /* ---- rows ---- */
 static bool lies_in_lines(const cuda_rows_args *p, int64_t group) {
     return p->dim % group == 0 && p->stride % group == 0 && is_aligned(p->x, 16) && is_aligned(p->out, 16) &&
@@ -185,8 +204,8 @@ static void start_rows(cuda_kernel first, int type, cuda_rows_args p) {
     cuda_start((cuda_kernel)(kernel + 2), p.rows, CUDA_ROW_THREADS, (size_t)(in_memory * group) * sizeof(float), &p);
 }
 
-/* Rows that a block's registers do not hold, where clusters of blocks can have them: as many blocks as hold them all,
- * and where there are not so many, memory for the rest. */
+/* Rows in lines that a block's registers do not hold, where clusters of blocks can have them: as many blocks as hold
+ * them all, and where there are not so many, memory for the rest. */
 static void start_cluster_rows(cuda_kernel kernel, int64_t item, cuda_rows_args p) {
     const int64_t group = 16 / item, groups = blocks_of(p.dim, group), kept = CUDA_ROW_CLUSTER / group;
     int blocks = 1;
@@ -194,7 +213,6 @@ static void start_cluster_rows(cuda_kernel kernel, int64_t item, cuda_rows_args 
     const int64_t team = CUDA_ROW_THREADS * blocks, most = CUDA_CLUSTER_MEMORY / (CUDA_ROW_THREADS * group);
     int64_t in_memory = blocks_of(groups, team) - kept; /* groups of a thread */
     in_memory = in_memory < 0 ? 0 : in_memory > most ? most : in_memory;
-    p.lines = lies_in_lines(&p, group);
     p.kept_groups = (kept + in_memory) * team;
     const size_t room = (size_t)(CUDA_ROW_JOINED + in_memory * CUDA_ROW_THREADS * group) * sizeof(float);
     cuda_start_clusters(kernel, p.rows * blocks, blocks, CUDA_ROW_THREADS, room, &p);
@@ -207,7 +225,7 @@ void cuda_start_softmax(const gm_softmax_args *a, int64_t rows) {
         return;
     }
     const int64_t item = type_bytes(a->type);
-    if (a->dim > CUDA_ROW_THREADS * CUDA_ROW_EACH(item) && cuda_has_wgmma())
+    if (a->dim > CUDA_ROW_THREADS * CUDA_ROW_EACH(item) && cuda_has_wgmma() && lies_in_lines(&p, 16 / item))
         start_cluster_rows((cuda_kernel)(CUDA_softmax_cluster_f16 + float_index(a->type)), item, p);
     else if (a->dim > 0) start_rows(CUDA_softmax_f16_short, a->type, p);
 }

@@ -54,7 +54,7 @@ static bool part_of(const cuda_packed_args *p, int i, cuda_packed_args *part) {
     part->rows = p->more[i - 1].rows;
     return true;
 }
-bool cuda_start_wide(const cuda_packed_args *all, cuda_kernel tiled) {
+bool cuda_start_wide(const cuda_packed_args *all, int number) {
     const int64_t each = columns_of_token(all);
     const bool rounds = all->rounds;
     cuda_packed_args p;
@@ -73,8 +73,7 @@ bool cuda_start_wide(const cuda_packed_args *all, cuda_kernel tiled) {
             cuda_start(rows_kernel(p.weight.format.format), p.tokens, TILED_THREADS, cuda_norm_memory(&p), &p);
         columns = p.columns;
         const int64_t blocks[3] = {units < TILED_FILL ? units : TILED_FILL, blocks_of(p.tokens, p.pass), 1};
-        cuda_start_grid((cuda_kernel)(shape->first + (tiled - CUDA_tiled_f16)), blocks, TILED_THREADS,
-                        wide_memory(&p, shape), &p);
+        cuda_start_grid((cuda_kernel)(shape->first + number), blocks, TILED_THREADS, wide_memory(&p, shape), &p);
     }
     return true;
 }

@@ -265,21 +265,23 @@ struct qmm_stretch {
 struct qmm_source {
     const uint8_t *weight;
     const uint16_t *scales, *biases, *x;
-    int64_t line[2]; /* number of a row's first element */
-    int64_t k;
+    int64_t line; /* number of the first row's first element */
+    int next;     /* from there to the second's */
+    int k;
     int shift; /* of a group's length */
 };
-DEVICE qmm_stretch read_stretch(const qmm_source &p, int64_t first) {
+DEVICE qmm_stretch read_stretch(const qmm_source &p, int first) {
     const int lane = thread_index() % WARP, t = lane % 4;
     qmm_stretch s = {};
     if (first + lane * 8 < p.k) s.x = *(const pack<uint16_t, 8> *)(p.x + first + lane * 8);
     UNROLL for (int r = 0; r < 2; r++) {
         UNROLL for (int h = 0; h < 2; h++) {
-            const int64_t at = first + h * (QMM_STRETCH / 2) + t * 32;
-            if (at < p.k) s.fields[r][h] = *(const qmm_fields *)(p.weight + (p.line[r] + at) / 2);
+            const int at = first + h * (QMM_STRETCH / 2) + t * 32;
+            if (at < p.k) s.fields[r][h] = *(const qmm_fields *)(p.weight + ((p.line + r * p.next) + at) / 2);
         }
         UNROLL for (int i = 0; i < 2; i++) {
-            const int64_t at = first + t * 64 + i * 32, group = (p.line[r] + at) >> p.shift;
+            const int at = first + t * 64 + i * 32;
+            const int64_t group = ((p.line + r * p.next) + at) >> p.shift;
             if (i > 0 && p.shift > 5) {
                 s.scale[r][i] = s.scale[r][0];
                 s.bias[r][i] = s.bias[r][0];
@@ -350,22 +352,21 @@ template <int TYPE> DEVICE void quantized_halves(const cuda_group_args &a) {
     SHARED qmm_fields room[QMM_WARPS][WARP];
     SHARED float parts[QMM_WARPS][QMM_ROWS];
     const int64_t tiles = (a.rows + QMM_ROWS - 1) / QMM_ROWS, item = block_index() / (tiles * a.tokens);
-    const int64_t of_item = block_index() % (tiles * a.tokens), row = of_item / a.tokens * QMM_ROWS;
-    const int64_t token = of_item % a.tokens;
+    const int64_t of_item = block_index() % (tiles * a.tokens), token = of_item % a.tokens;
+    const int row = (int)(of_item / a.tokens) * QMM_ROWS, line = (int)(item * a.tokens + token); /* of out */
     const int64_t x_number = chosen(a.x_index, item, a.x_count), matrix = chosen(a.matrix_index, item, a.matrices);
     const int warp = thread_index() / WARP, lane = thread_index() % WARP, g = lane / 4;
     const bool real = x_number >= 0 && matrix >= 0;
     qmm_source p = {(const uint8_t *)a.weight, (const uint16_t *)a.scales, (const uint16_t *)a.biases,
                     (const uint16_t *)a.x + (x_number * a.tokens + token) * a.k};
-    p.k = real ? a.k : 0;
+    p.k = (int)a.k;
     p.shift = a.group == 32 ? 5 : a.group == 64 ? 6 : 7;
-    UNROLL for (int r = 0; r < 2; r++) { /* rows beyond the last are the last again */
-        const int64_t wanted = row + g + 8 * r;
-        p.line[r] = (matrix * a.rows + (wanted < a.rows ? wanted : a.rows - 1)) * a.k;
-    }
-    constexpr int64_t STEP = QMM_WARPS * QMM_STRETCH;
+    const int64_t first_row = row + g < a.rows ? row + g : a.rows - 1; /* rows beyond the last are the last again */
+    p.line = (matrix * a.rows + first_row) * a.k;
+    p.next = (int)((first_row + 8 < a.rows ? 8 : a.rows - 1 - first_row) * a.k);
+    constexpr int STEP = QMM_WARPS * QMM_STRETCH;
     float out[2] = {};
-    int64_t first = warp * QMM_STRETCH;
+    int first = real ? warp * QMM_STRETCH : p.k;
     qmm_stretch even = read_stretch(p, first), odd = read_stretch(p, first + STEP);
     for (; first < p.k; first += 2 * STEP) {
         add_stretch<TYPE>(even, room[warp], out);
@@ -383,7 +384,7 @@ template <int TYPE> DEVICE void quantized_halves(const cuda_group_args &a) {
     if (thread_index() >= QMM_ROWS || row + thread_index() >= a.rows) return;
     float sum = 0;
     for (int w = 0; w < QMM_WARPS; w++) sum += parts[w][thread_index()];
-    store_float(a.out, (item * a.tokens + token) * a.rows + row + thread_index(), sum, a.out_type);
+    store_float(a.out, line * a.rows + row + thread_index(), sum, a.out_type);
 }
 KERNEL_OF_TWO(gm_quantized_halves_f16, cuda_group_args, CUDA_THREADS) { quantized_halves<GM_T_F16>(a); }
 KERNEL_OF_TWO(gm_quantized_halves_bf16, cuda_group_args, CUDA_THREADS) { quantized_halves<GM_T_BF16>(a); }
@@ -491,7 +492,7 @@ DEVICE int64_t conv_position(const gm_convolution_args &c, int d, int64_t out, i
     if (at < 0 || at % spread) return -1;
     return at / spread < c.in[d] ? at / spread : -1;
 }
-KERNEL(gm_convolution, cuda_convolution_args, CUDA_THREADS) {
+KERNEL_OF_THREE(gm_convolution, cuda_convolution_args, CUDA_THREADS) {
     const gm_convolution_args &c = a.conv;
     const int64_t positions = c.positions[0] * c.positions[1] * c.positions[2], filters = c.groups * c.filters;
     const int64_t i = block_index() * CUDA_THREADS + thread_index();

@@ -1,45 +1,83 @@
-/* made_rows.cuh - rows of x as a product of tiles reads them: as they are, or normed. The squares of a row are added by
- * the warps that have its parts, and these in order: k and the format alone say how, so a row has the scale that it has
- * alone. */
+/* made_rows.cuh - parts of rows of x as a product of tiles reads them: as they are, or normed. The squares of a row are
+ * added by parts, and these in order: k and the format alone say how, so a row has the scale that it has alone. */
 #ifndef GOMLX_CUDA_MADE_ROWS_CUH
 #define GOMLX_CUDA_MADE_ROWS_CUH
-#include "functions.cuh"
+#include "tiles.cuh"
 
+#define AT_ONCE 4 /* eights of x that a lane waits for at once */
+
+typedef pack<float, 4> four_floats;
 struct made_room {  /* in a block's memory, where there is a norm */
-    float *squares; /* [warps][TILED_COLUMNS] */
+    float *squares; /* [parts][TILED_COLUMNS] */
     float *norm;    /* [k] */
 };
-struct made_row {
-    const float *x, *norm; /* norm NULL: as it is */
-    float scale;
-    METHOD float operator[](int64_t i) const { return norm ? x[i] * scale * norm[i] : x[i]; }
-    METHOD made_row from(int64_t i) const { return {x + i, norm ? norm + i : nullptr, scale}; }
+
+/* An eight of a run of 32 of x is what a lane of mma has of it: two fours, in an order of tiles. */
+template <tile_order ORDER> struct eights {
+    static constexpr bool SPREAD = ORDER == BY_HALVES || ORDER == BY_SIXTEENS;
+    static constexpr int STEP = SPREAD ? 4 : 8, FAR = SPREAD ? 16 : 4;
+    DEVICE int place(int u) { return u / 4 * 32 + u % 4 * STEP; } /* of the first four; the other is FAR behind it */
+    DEVICE float value(const four_floats *fours, int j) {
+        const int at = tile_value(ORDER, 0, j);
+        return at >= FAR ? fours[1].at[at - FAR] : fours[0].at[at];
+    }
+};
+/* A part of k, eights [begin, end), of which a lane has one in each round. */
+struct row_part {
+    int begin, end;
+    METHOD row_part(int tiles, int values, int number)
+        : begin(part_of_tiles(tiles, number) * (values / 8)), end(part_of_tiles(tiles, number + 1) * (values / 8)) {}
+    METHOD int first() const { return begin + thread_index() % WARP; }
+};
+/* use(u, fours) for each of a lane's eights of a row of x. */
+template <tile_order ORDER, class F> DEVICE void each_eight(const float *x, const row_part &part, F use) {
+    typedef eights<ORDER> order;
+    for (int at = part.first(); at < part.end; at += AT_ONCE * WARP) {
+        four_floats fours[AT_ONCE][2];
+        UNROLL for (int r = 0; r < AT_ONCE; r++) {
+            const int u = at + r * WARP;
+            if (u >= part.end) continue;
+            fours[r][0] = read_written((const four_floats *)(x + order::place(u)));
+            fours[r][1] = read_written((const four_floats *)(x + order::place(u) + order::FAR));
+        }
+        UNROLL for (int r = 0; r < AT_ONCE; r++)
+            if (at + r * WARP < part.end) use(at + r * WARP, fours[r]);
+    }
+}
+/* What becomes of a lane's eights before the scale of the row is known: the sum of squares, and the largest. */
+template <tile_order ORDER> struct first_look {
+    float squares, most;
+    const float *norm; /* in the block's memory, or NULL: times its weights */
+    METHOD explicit first_look(const float *weights) : squares(0), most(0), norm(weights) {}
+    METHOD void add(int u, four_floats *fours) {
+        UNROLL for (int half = 0; half < 2; half++) {
+            four_floats weights = {};
+            if (norm) weights = *(const four_floats *)(norm + eights<ORDER>::place(u) + half * eights<ORDER>::FAR);
+            UNROLL for (int j = 0; j < 4; j++) {
+                float &x = fours[half].at[j];
+                squares = fmaf(x, x, squares);
+                if (norm) x *= weights.at[j];
+                most = fmaxf(most, fabsf(x));
+            }
+        }
+    }
+    METHOD void put_squares(const made_room &room, int number, int t) const {
+        float sum = squares;
+        for (int step = WARP / 2; step > 0; step /= 2) sum += lane_xor(sum, step);
+        if (thread_index() % WARP == 0) room.squares[number * TILED_COLUMNS + t] = sum;
+    }
 };
 
-/* The norm's weights, which no kernel before this one writes. */
-DEVICE void copy_norm(const cuda_packed_args &a, const made_room &room) {
-    for (int64_t i = thread_index(); i < a.k; i += TILED_THREADS) room.norm[i] = a.norm[i];
+/* Asks for the norm's weights of a part, which no kernel before this one writes. */
+DEVICE void copy_norm(const cuda_packed_args &a, const made_room &room, const row_part &part) {
+    for (int i = part.begin * 8 + thread_index() % WARP * 4; i < part.end * 8; i += WARP * 4)
+        copy_16(room.norm + i, a.norm + i, 16);
 }
-/* Of this warp's values [begin, end) of some rows of x; then all of them, and the weights, are there. */
-DEVICE void add_squares(const cuda_packed_args &a, const made_room &room, int64_t token, int tokens, int begin,
-                        int end) {
-    const int lane = thread_index() % WARP;
-    for (int t = 0; t < tokens; t++) {
-        const float *x = (const float *)a.x + (token + t) * a.k;
-        float sum = 0;
-        _Pragma("unroll 8") for (int i = begin + lane; i < end; i += WARP) sum = fmaf(x[i], x[i], sum);
-        for (int step = WARP / 2; step > 0; step /= 2) sum += lane_xor(sum, step);
-        if (lane == 0) room.squares[thread_index() / WARP * TILED_COLUMNS + t] = sum;
-    }
-    barrier();
-}
-/* Row `token` of x, the t-th of those whose squares were added. */
-DEVICE made_row made_row_of(const cuda_packed_args &a, const made_room &room, int64_t token, int t) {
-    const float *x = (const float *)a.x + token * a.k;
-    if (!a.norm) return {x, nullptr, 1};
+/* Of the t-th of the rows whose squares were put. */
+DEVICE float scale_of_row(const cuda_packed_args &a, const made_room &room, int t) {
     float sum = 0;
-    UNROLL for (int warp = 0; warp < TILED_THREADS / WARP; warp++)
-        sum += room.squares[warp * TILED_COLUMNS + t];
-    return {x, room.norm, 1.0f / sqrtf(sum / (float)a.k + a.eps)};
+    UNROLL for (int part = 0; part < TILED_PARTS; part++)
+        sum += room.squares[part * TILED_COLUMNS + t];
+    return 1.0f / sqrtf(sum / (float)a.k + a.eps);
 }
 #endif

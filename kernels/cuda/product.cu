@@ -306,13 +306,12 @@ template <lie HOW> struct simt_part {
 /* Reads an operand step by step; the second part is as far from the first whatever the thread is. */
 template <lie HOW> struct simt_reader {
     const float *at;
-    int64_t far, step, k_step;
+    int64_t far, k_step;
     bool inside[SIMT_PARTS]; /* its line is one of the operand's */
     METHOD simt_reader(const float *from, int64_t line_step, int64_t each_k, int64_t lines) {
         const simt_part<HOW> first(0);
         at = from + first.line * line_step + first.k * each_k;
         far = HOW == ALONG_LINES ? (CUDA_THREADS / (SIMT_TILE / 4)) * each_k : CUDA_THREADS / (SIMT_K / 4) * line_step;
-        step = SIMT_K * each_k;
         k_step = each_k;
         UNROLL for (int i = 0; i < SIMT_PARTS; i++)
             inside[i] = simt_part<HOW>(i).line < lines;
@@ -328,7 +327,7 @@ template <lie HOW> struct simt_reader {
                 x[i] = *(const four *)(at + i * far);
             }
         }
-        at += step;
+        at += SIMT_K * k_step;
     }
 };
 template <lie HOW> DEVICE void keep_simt(float (*to)[SIMT_LINE], const four (&x)[SIMT_PARTS]) {

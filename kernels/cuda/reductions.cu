@@ -204,7 +204,10 @@ REDUCTION(int, join_int, any_ints)
 REDUCTION_PARTS(int, join_int)
 REDUCTION(truth, join_truth, any_truths)
 REDUCTION_PARTS(truth, join_truth)
-REDUCTION(complex, join_complex, any_complex)
+KERNEL(gm_reduce_rows_complex, cuda_reduce_args, CUDA_THREADS) { reduce_rows<join_complex, any_complex>(a); }
+KERNEL_OF_THREE(gm_reduce_columns_complex, cuda_reduce_args, CUDA_THREADS) {
+    reduce_columns<join_complex, any_complex>(a);
+}
 REDUCTION_PARTS(complex, join_complex)
 
 /* ---- the index of an extreme: the greatest key, of equals the first ---- */

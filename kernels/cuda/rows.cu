@@ -164,7 +164,9 @@ template <int TYPE> DEVICE void softmax_cluster(const cuda_rows_args &a) {
     float *shared = (float *)block_memory(), *joined = shared + CUDA_ROW_THREADS / WARP;
     const int blocks = cluster_size();
     const int64_t index = block_index() / blocks;
-    row<TYPE, CUDA_ROW_CLUSTER, false> r = {a,
+    cuda_rows_args rows = a;
+    rows.lines = true; /* which the launcher sees to */
+    row<TYPE, CUDA_ROW_CLUSTER, false> r = {rows,
                                             (const raw *)a.x + index * a.stride,
                                             shared + CUDA_ROW_JOINED,
                                             shared,

@@ -233,19 +233,25 @@ template <class K, bool INDICES> DEVICE void sort_move(const cuda_sort_args &a) 
     const int left = (int)(a.length - chunk * CUDA_SORT_CHUNK < CUDA_SORT_CHUNK ? a.length - chunk * CUDA_SORT_CHUNK
                                                                                 : CUDA_SORT_CHUNK);
     uint32_t to[EACH];
-    K moved[EACH];
-    UNROLL for (int e = 0; e < EACH; e++)
-        moved[e] = room[e * CUDA_SORT_THREADS + thread_index()]; /* of what is beyond the end, too */
-    UNROLL for (int e = 0; e < EACH; e++)
-        to[e] = bases[digit_of(moved[e], a.shift)] + (uint32_t)(e * CUDA_SORT_THREADS + thread_index());
-    if (!a.last) {
-        K *out = (K *)a.other_keys + base;
-        UNROLL for (int e = 0; e < EACH; e++)
-            if (e * CUDA_SORT_THREADS + thread_index() < left) out[to[e]] = moved[e];
-    } else if (!INDICES) {
-        UNROLL for (int e = 0; e < EACH; e++)
-            if (e * CUDA_SORT_THREADS + thread_index() < left) put_key(a, base + to[e], (uint32_t)moved[e]);
-    }
+    const auto move = [&](auto put) { /* half of the chunk at once: two blocks share a processor's registers */
+                                      UNROLL for (int half = 0; half < EACH; half += EACH / 2) {
+                                          K moved[EACH / 2];
+                                          UNROLL for (int e = 0; e < EACH / 2; e++)
+                                              moved[e] = room[(half + e) * CUDA_SORT_THREADS +
+                                                              thread_index()]; /* of what is beyond the end, too */
+                                          UNROLL for (int e = 0; e < EACH / 2; e++) {
+                                              const int i = (half + e) * CUDA_SORT_THREADS + thread_index();
+                                              to[half + e] = bases[digit_of(moved[e], a.shift)] + (uint32_t)i;
+                                              if (i < left) put(to[half + e], moved[e]);
+                                          }
+                                          warp_barrier();
+                                      }
+    };
+    if (!a.last) move([&](uint32_t at, K moved) { ((K *)a.other_keys)[base + at] = moved; });
+    else
+        move([&](uint32_t at, K moved) {
+            if (!INDICES) put_key(a, base + at, (uint32_t)moved);
+        });
     if (!INDICES) return;
     uint32_t *indices = (uint32_t *)room;
     barrier();

@@ -5,28 +5,25 @@
  * A token has columns of mma of its own, which do not see others, and the parts of k are added in one order: it has
  * the bits that it has alone. */
 #include "made_rows.cuh"
-#include "tiles.cuh"
 #include "units.cuh"
 #include "wide.cuh"
 
-#define TILED_WARPS (TILED_THREADS / WARP)
-#define AT_ONCE 4          /* eights of x that a lane holds */
 #define REST_SCALE 0x1p11f /* of what the first float16 leaves out */
 
 struct tiled_room { /* in a block's memory */
     four_words *x;  /* [k / 32][columns][4 lanes] */
     float *totals;  /* [k / 32][TOTALS][columns] */
-    float *scales;  /* [warps][columns]: what a sum is multiplied by */
-    float *sums;    /* [products that wait][warps][columns][16 rows] */
+    float *scales;  /* [parts][columns]: what a sum is multiplied by */
+    float *sums;    /* [products that wait][parts][tokens][16 rows] */
     made_room made;
-    char *ring;
 };
 struct tiled_share {
-    int columns;    /* of x: of tokens, or twice as many */
-    int first, end; /* of this warp's tiles along k */
-    int64_t begin;  /* the first sixteen rows */
-    int count;      /* products of sixteen rows: of gates and ups in turn */
+    int columns;   /* of x: of tokens, or twice as many */
+    int tiles;     /* along k */
+    int64_t begin; /* the first sixteen rows */
+    int count;     /* products of sixteen rows: of gates and ups in turn */
     int matrices;
+    METHOD int part(int number) const { return part_of_tiles(tiles, number); }
 };
 
 /* ---- x ---- */
@@ -36,49 +33,33 @@ DEVICE uint32_t two_bfloats(float low, float high) {
 }
 DEVICE float first_half(uint32_t two) { return float_of_half((uint16_t)two); }
 DEVICE float second_half(uint32_t two) { return float_of_half((uint16_t)(two >> 16)); }
-/* A warp's part of a token's row, by eights of its lanes' orders: as many as it holds at once. */
-template <class TILES> struct part_reader {
-    static constexpr int ROUND = AT_ONCE * WARP; /* eights */
-    float values[AT_ONCE][8];
-    /* Eights [begin, begin + ROUND) of `count`; zeros after those. */
-    METHOD void read(const made_row &x, int begin, int count) {
-        UNROLL for (int r = 0; r < AT_ONCE; r++) {
-            const int u = begin + r * WARP + thread_index() % WARP;
-            UNROLL for (int j = 0; j < 8; j++)
-                values[r][j] = u < count ? x[u / 4 * 32 + tile_value(TILES::ORDER, u % 4, j)] : 0;
-        }
-    }
-    METHOD float most() const {
-        float found = 0;
-        UNROLL for (int r = 0; r < AT_ONCE; r++) UNROLL
-            for (int j = 0; j < 8; j++) found = fmaxf(found, fabsf(values[r][j]));
-        return found;
-    }
-};
 /* The power of two that takes a number, the largest, to [2^13, 2^14). */
-DEVICE float scale_of_most(float most) {
-    const int exponent = (int)(bits_of_float(most) >> 23);
+DEVICE float scale_of_most(uint32_t most) {
+    const int exponent = (int)(most >> 23);
     return float_of_bits((uint32_t)(267 - (exponent < 20 ? 20 : exponent > 240 ? 240 : exponent)) << 23);
 }
-DEVICE float four_in_all(const four_words &eight, int first) { /* two words' */
+/* Two words' floats, of which the second's may be sixteenths of what they count. */
+DEVICE float four_in_all(const four_words &eight, int first, float second) {
     return (first_half(eight.at[first]) + second_half(eight.at[first])) +
-           (first_half(eight.at[first + 1]) + second_half(eight.at[first + 1]));
+           (first_half(eight.at[first + 1]) + second_half(eight.at[first + 1])) * second;
 }
 /* Of a run, whose eights four lanes side by side have. */
-template <int TOTALS> DEVICE void put_totals(const four_words &eight, float *totals, int columns, bool there) {
-    float part[2] = {four_in_all(eight, 0), four_in_all(eight, 2)};
-    if (TOTALS == 1) part[0] += part[1];
-    UNROLL for (int i = 0; i < TOTALS; i++) {
+template <class FORM> DEVICE void put_totals(const four_words &eight, float *totals, int columns, bool there) {
+    constexpr float SECOND = FORM::SIXTEENTHS ? 16 : 1;
+    float part[2] = {four_in_all(eight, 0, SECOND), four_in_all(eight, 2, SECOND)};
+    if (FORM::TOTALS == 1) part[0] += part[1];
+    UNROLL for (int i = 0; i < FORM::TOTALS; i++) {
         for (int step = 1; step < 4; step *= 2) part[i] += lane_xor(part[i], step);
-        if (there) totals[i * columns] = part[i] * 0x1p-24f;
+        if (there) totals[i * columns] = part[i] * (FORM::OFFSET * 0x1p-24f);
     }
 }
-template <class TILES>
+template <class FORM>
 DEVICE void put_eight(const float *values, float scale, const tiled_room &room, int columns, int column, int unit,
                       bool there) {
     four_words near, rest;
     UNROLL for (int i = 0; i < 4; i++) {
-        const float low = values[2 * i] * scale, high = values[2 * i + 1] * scale;
+        const float each = FORM::SIXTEENTHS && i % 2 ? scale * 0.0625f : scale;
+        const float low = values[2 * i] * each, high = values[2 * i + 1] * each;
         near.at[i] = two_halves(low, high);
         rest.at[i] = two_halves((low - first_half(near.at[i])) * REST_SCALE,
                                 (high - second_half(near.at[i])) * REST_SCALE);
@@ -89,76 +70,127 @@ DEVICE void put_eight(const float *values, float scale, const tiled_room &room, 
         to[0] = near;
         to[4] = rest;
     }
-    if (TILES::TOTALS) {
-        float *totals = room.totals + run * TILES
-        ::TOTALS *columns + column;
-        put_totals < TILES
-        ::TOTALS > (near, totals, columns, there && lane == 0);
-        put_totals < TILES
-        ::TOTALS > (rest, totals + 1, columns, there && lane == 0);
+    if (FORM::TOTALS) {
+        float *totals = room.totals + run * FORM::TOTALS * columns + column;
+        put_totals<FORM>(near, totals, columns, there && lane == 0);
+        put_totals<FORM>(rest, totals + 1, columns, there && lane == 0);
     }
 }
-/* This warp's eights [begin, end) of a token's row, to two columns. */
-template <class TILES>
-DEVICE void read_token(const made_row &x, const tiled_room &room, int columns, int column, int begin, int end) {
-    typedef part_reader < TILES
-    > reader;
-    const int lane = thread_index() % WARP, count = end - begin;
-    const made_row from = x.from((int64_t)begin * 8);
-    reader part;
-    float most = 0;
-    for (int at = 0; at < count; at += reader::ROUND) {
-        part.read(from, at, count);
-        most = fmaxf(most, part.most());
-    }
-    for (int step = WARP / 2; step > 0; step /= 2) most = fmaxf(most, lane_xor(most, step));
-    const float scale = scale_of_most(most), back = 1 / scale * TILES
-    ::SCALE;
-    for (int at = 0; at < count; at += reader::ROUND) {
-        if (count > reader::ROUND) part.read(from, at, count);
-        UNROLL for (int r = 0; r < AT_ONCE; r++)
-            if (at + r * WARP < count) {
-                const int unit = at + r * WARP + lane;
-                put_eight < TILES
-                > (part.values[r], scale, room, columns, column, begin + unit, unit < count);
-            }
-    }
-    if (lane == 0) {
-        float *scales = room.scales + thread_index() / WARP * columns + column;
-        scales[0] = back;
-        scales[1] = back * (1 / REST_SCALE);
-    }
+/* Where an eight of a row waits, as floats, for what becomes of it: the places of both. */
+DEVICE four_floats *place_of_eight(const tiled_room &room, int columns, int column, int u) {
+    return (four_floats *)(room.x + (u / 4 * columns + column) * 4 + u % 4);
 }
-/* This warp's part of the rows of x from `token` on. */
-template <class TILES>
-DEVICE void read_part(const cuda_packed_args &a, const tiled_room &room, const tiled_share &s, int64_t token) {
-    const int lane = thread_index() % WARP, warp = thread_index() / WARP;
-    const int begin = s.first * TILES
-    ::K, end = s.end * TILES
-    ::K, units = (end - begin) / 8;
-    if (a.norm) add_squares(a, room.made, token, s.columns / (TILES::BF16 ? 1 : 2), begin, end);
-    for (int column = 0; column < s.columns; column += TILES::BF16 ? 1 : 2) {
-        if (TILES::BF16) {
-            const auto put = [&](auto two) {
-                UNROLL for (int u = lane; u < units; u += WARP) {
-                    four_words eight;
-                    UNROLL for (int i = 0; i < 4; i++)
-                        eight.at[i] = two(u * 8 + 2 * i);
-                    room.x[((begin / 32 + u / 4) * s.columns + column) * 4 + u % 4] = eight;
-                }
-            };
-            if (a.rounds) {
-                const made_row x = made_row_of(a, room.made, token + column, column).from(begin);
-                put([=](int i) { return two_bfloats(x[i], x[i + 1]); });
-            } else {
-                const uint16_t *x = (const uint16_t *)a.x + (token + column) * a.k + begin;
-                put([=](int i) { return x[i] | (uint32_t)x[i + 1] << 16; });
-            }
-            if (lane == 0) room.scales[warp * s.columns + column] = 1;
-            continue;
+/* Part `number` of a row, the t-th, to two columns. Until the scale of the row is known: */
+template <class FORM>
+DEVICE void look_at_row(const float *x, const tiled_room &room, const row_part &part, const float *norm, int columns,
+                        int column, int number, int t) {
+    first_look<FORM::ORDER> look(norm);
+    each_eight<FORM::ORDER>(x, part, [&](int u, four_floats *fours) {
+        four_floats *to = place_of_eight(room, columns, column, u);
+        look.add(u, fours);
+        to[0] = fours[0];
+        to[4] = fours[1];
+    });
+    if (norm) look.put_squares(room.made, number, t);
+    const uint32_t most = most_of_lanes(bits_of_float(look.most));
+    if (thread_index() % WARP == 0) room.scales[number * columns + column] = float_of_bits(most);
+}
+/* ... and then. */
+template <class FORM>
+DEVICE void put_row(float row_scale, const tiled_room &room, const row_part &part, int columns, int column,
+                    int number) {
+    float *back = room.scales + number * columns + column;
+    const float scale = scale_of_most(bits_of_float(back[0] * row_scale));
+    warp_barrier(); /* all lanes have read the largest */
+    for (int at = part.begin; at < part.end; at += WARP) {
+        const int u = at + thread_index() % WARP;
+        const bool there = u < part.end;
+        four_floats fours[2] = {};
+        float values[8];
+        if (there) {
+            const four_floats *from = place_of_eight(room, columns, column, u);
+            fours[0] = from[0];
+            fours[1] = from[4];
         }
-        read_token < TILES
-        > (made_row_of(a, room.made, token + column / 2, column / 2), room, s.columns, column, begin / 8, end / 8);
+        UNROLL for (int j = 0; j < 8; j++)
+            values[j] = eights<FORM::ORDER>::value(fours, j) * row_scale;
+        put_eight<FORM>(values, scale, room, columns, column, u, there);
+    }
+    if (thread_index() % WARP > 0) return;
+    back[0] = 1 / scale * FORM::SCALE;
+    back[1] = back[0] * (1 / REST_SCALE);
+}
+/* The same to a column of bfloat16: to(u) is where it goes. kept: rows are few enough that norm's places keep it. */
+DEVICE void look_at_rounded(const float *x, const made_room &room, const row_part &part, bool kept, int number, int t) {
+    first_look<IN_ORDER> look(room.norm);
+    each_eight<IN_ORDER>(x, part, [&](int u, four_floats *fours) {
+        look.add(u, fours);
+        if (!kept) return;
+        four_floats *to = (four_floats *)(room.norm + u * 8);
+        to[0] = fours[0];
+        to[1] = fours[1];
+    });
+    look.put_squares(room, number, t);
+}
+DEVICE four_words rounded_eight(const four_floats *fours, float scale) {
+    four_words eight;
+    UNROLL for (int i = 0; i < 4; i++) {
+        const float *two = fours[i / 2].at + i % 2 * 2;
+        eight.at[i] = two_bfloats(two[0] * scale, two[1] * scale);
+    }
+    return eight;
+}
+template <class F>
+DEVICE void put_rounded(const float *x, const float *norm, float scale, const row_part &part, bool kept, F to) {
+    if (kept) {
+        for (int u = part.first(); u < part.end; u += WARP)
+            *to(u) = rounded_eight((const four_floats *)(norm + u * 8), scale);
+        return;
+    }
+    first_look<IN_ORDER> look(norm); /* for what it makes of an eight alone */
+    each_eight<IN_ORDER>(x, part, [&](int u, four_floats *fours) {
+        if (norm) look.add(u, fours);
+        *to(u) = rounded_eight(fours, scale);
+    });
+}
+/* Rows of bfloat16, of which a column is a token's. */
+DEVICE void copy_columns(const cuda_packed_args &a, const tiled_room &room, int columns, int64_t token,
+                         const row_part &part) {
+    for (int column = 0; column < columns; column++) {
+        const four_words *x = (const four_words *)((const uint16_t *)a.x + (token + column) * a.k);
+        _Pragma("unroll 4") for (int u = part.first(); u < part.end; u += WARP)
+            room.x[(u / 4 * columns + column) * 4 + u % 4] = read_written(x + u);
+    }
+}
+/* A warp's part of the rows of x from `token` on. */
+template <class FORM>
+DEVICE void read_rows(const cuda_packed_args &a, const tiled_room &room, const row_part &part, int columns,
+                      int64_t token) {
+    constexpr int HALVES = FORM::BF16 ? 1 : 2;
+    const int number = thread_index() / WARP, tokens = columns / HALVES;
+    const float *x = (const float *)a.x + token * a.k, *norm = a.norm ? room.made.norm : nullptr;
+    const bool kept = norm && tokens == 1;
+    if (norm) {
+        wait_copies<0>(); /* for its weights */
+        warp_barrier();
+    }
+    if (FORM::BF16 && !a.rounds) {
+        copy_columns(a, room, columns, token, part);
+        warp_barrier();
+        return;
+    }
+    for (int t = 0; t < tokens; t++) {
+        if constexpr (!FORM::BF16) look_at_row<FORM>(x + t * a.k, room, part, norm, columns, t * HALVES, number, t);
+        else if (norm) look_at_rounded(x + t * a.k, room.made, part, kept, number, t);
+    }
+    if (norm) barrier();
+    else warp_barrier();
+    for (int t = 0; t < tokens; t++) {
+        const float scale = norm ? scale_of_row(a, room.made, t) : 1;
+        if constexpr (FORM::BF16)
+            put_rounded(x + t * a.k, norm, scale, part, kept,
+                        [&](int u) { return room.x + (u / 4 * columns + t) * 4 + u % 4; });
+        else put_row<FORM>(scale, room, part, columns, t * HALVES, number);
     }
     warp_barrier();
 }
@@ -178,180 +210,242 @@ DEVICE tiled_unit unit_of(const cuda_packed_args &a, int64_t unit) {
     if (row < first.rows) return {first.weight.data, {first.out, first.weight.bias, first.rows}, row};
     return {second.weight.data, {second.out, second.weight.bias, second.rows}, row - first.rows};
 }
-/* A warp's ring: tiles of its part of k, of one sixteen rows after another. */
-template <class TILES> struct tile_ring {
+/* A warp's ring: stages of tiles of its part of k, of one sixteen rows after another. */
+template <class FORM> struct tile_ring {
     static constexpr int TILE
-    = TILED_ROWS * TILES
-    ::CHUNK, EACH = TILED_STAGE_TILES(TILE), STAGE = EACH * TILE;
-    static constexpr int STAGES = TILED_STAGES(TILE);
-    char *memory;
+    = TILED_ROWS * FORM::CHUNK, STEP = FORM::FROM_ROWS ? FORM::CHUNK : TILE; /* along k */
+    static constexpr bool BY_LANES = FORM::FROM_ROWS || !HAS_LONG_COPIES;
     const cuda_packed_args &a;
     const tiled_share &s;
-    int product, at, slot; /* the next to be asked for */
-    METHOD tile_ring(char *ring, const cuda_packed_args &args, const tiled_share &share)
-        : memory(ring + thread_index() / WARP * (STAGES * STAGE)), a(args), s(share), product(0), at(share.first),
-          slot(0) {}
-    /* What lane and lane + 32 ... copy of `tiles` tiles from `at` on of sixteen rows, 16 bytes each. */
-    METHOD void copy(const char *rows, int tiles) {
-        char *to = memory + slot * STAGE;
-        const int64_t row_bytes = a.k / TILES
-        ::K *TILES
-        ::CHUNK;
-        for (int i = thread_index() % WARP * 16; i < tiles * TILE; i += WARP * 16) {
-            if (TILES::FROM_ROWS) {
-                const int tile = i / TILE
-                , row = i % TILE
-                / TILES
-                ::CHUNK, part = i % TILES
-                ::CHUNK;
-                copy_16(to + tile * TILE + TILES::place(row, part),
-                        rows + row * row_bytes + (at + tile) * TILES::CHUNK + part, 16);
-            } else {
-                copy_16(to + i, rows + (int64_t)at * TILE + i, 16);
-            }
+    char *memory;
+    uint64_t *arrivals;
+    const char *begin, *after, *from; /* the part in this product and the next; what is asked for next */
+    int tiles, product, edge, at, slot, read_slot, phase; /* tiles: of the part; edge: of another matrix */
+
+    METHOD tile_ring(const cuda_packed_args &args, const tiled_share &share)
+        : a(args), s(share), product(0), at(0), slot(0), read_slot(0), phase(0) {
+        const int warp = thread_index() / WARP, lane = thread_index() % WARP;
+        arrivals = (uint64_t *)block_memory() + warp * TILED_STAGES;
+        memory = block_memory() + TILED_ARRIVALS + warp * a.stages * a.stage * TILE;
+        tiles = s.part(warp + 1) - s.part(warp);
+        if (lane < a.stages) {
+            begin_arrival(arrivals + lane, BY_LANES ? WARP : 1);
+            show_arrivals();
         }
+        warp_barrier();
+        begin_matrix();
+        if (tiles == 0) product = s.count;
+        _Pragma("unroll 1") for (int i = 0; i < a.stages; i++) ask();
+    }
+    METHOD int64_t bytes() const { return (int64_t)s.tiles * TILE; } /* of sixteen rows */
+    METHOD void begin_matrix() {
+        const int unit = s.matrices == 2 ? 0 : product; /* a gate and an up alternate, others follow one another */
+        const tiled_unit first = unit_of(a, s.begin + unit);
+        const int64_t offset = first.row / TILED_ROWS * bytes() + s.part(thread_index() / WARP) * STEP;
+        begin = (const char *)first.data + offset;
+        after = s.matrices == 2 ? (const char *)a.up.data + offset : begin + bytes();
+        edge = s.matrices == 2 ? s.count : unit + (int)((first.to.rows - first.row) / TILED_ROWS);
+        from = begin;
+    }
+    METHOD void next_product() {
+        const char *before = begin;
+        at = 0;
+        product++;
+        from = begin = after;
+        after = (s.matrices == 2 ? before : after) + bytes();
+        if (product == edge && product < s.count) begin_matrix();
+    }
+    /* Rows in place of tiles: eight lanes have 128 bytes of one, in an order in which eight side by side meet all banks
+     * of the block's memory. */
+    METHOD void copy_rows(char *to, int count) {
+        const int lane = thread_index() % WARP, row = lane / 4 % 2 + lane / 16 * 2,
+                  byte = (lane % 4 + lane / 8 % 2 * 4) * 16;
+        const int64_t row_bytes = (int64_t)s.tiles * FORM::CHUNK;
+        const char *of_lane = from + row * row_bytes + byte;
+        to += FORM::place(row, byte);
+        _Pragma("unroll 1") for (int i = 0; i < count; i++) UNROLL for (int j = 0; j < TILED_ROWS / 4; j++)
+            copy_16_of_row(to + i * TILE + FORM::place(4 * j, 0), of_lane + i * FORM::CHUNK + 4 * j * row_bytes);
     }
     METHOD void ask() {
-        if (product < s.count && at < s.end) {
-            const tiled_unit unit = unit_of(a, s.begin + (product >> (s.matrices - 1))); /* one matrix, or two */
-            const char *data = (const char *)(product & (s.matrices - 1) ? a.up.data : unit.data);
-            copy(data + unit.row / TILED_ROWS * (a.k / TILES::K) * TILE, s.end - at < EACH ? s.end - at : EACH);
-            slot = slot + 1 == STAGES ? 0 : slot + 1;
-            at += EACH;
-            if (at >= s.end) {
-                at = s.first;
-                product++;
-            }
+        if (product == s.count) return;
+        const int count = tiles - at < a.stage ? tiles - at : a.stage, lane = thread_index() % WARP;
+        char *to = memory + slot * a.stage * TILE;
+        if constexpr (FORM::FROM_ROWS) copy_rows(to, count);
+        else if (BY_LANES)
+            for (int i = lane * 16; i < count * TILE; i += WARP * 16) copy_16(to + i, from + i, 16);
+        else if (lane == 0) copy_long(to, from, count * TILE, arrivals + slot);
+        if (BY_LANES) arrive_with_copies(arrivals + slot);
+        slot = slot + 1 == a.stages ? 0 : slot + 1;
+        at += count;
+        from += count * STEP;
+        if (at == tiles) next_product();
+    }
+    /* use(tile, i) for each of `count` tiles of the next stage. */
+    template <class F> METHOD void take(int count, F use) {
+        const char *stage = memory + read_slot * a.stage * TILE;
+        int i = 0;
+        wait_arrival(arrivals + read_slot, phase);
+        for (; i + 2 <= count; i += 2) { /* with nothing between two that keeps them in turn */
+            use(stage + i * TILE, i);
+            use(stage + (i + 1) * TILE, i + 1);
         }
-        commit_copies();
+        if (i < count) use(stage + i * TILE, i);
+        warp_barrier(); /* nobody reads this stage any more */
+        ask();
+        if (++read_slot == a.stages) read_slot = 0, phase ^= 1;
     }
 };
 
 /* ---- what is made of sums ---- */
-DEVICE float sum_of_parts(const tiled_room &room, const tiled_share &s, int waiting, int column, int halves, int row) {
+/* A lane's sums of a warp's part, of two rows of two columns. */
+template <class FORM> DEVICE void put_sums(float *to, int columns, const float *scales, const float *sums) {
+    const int column = thread_index() % WARP % 4 * 2;
+    if (column >= columns) return;
+    UNROLL for (int i = 0; i < 2; i++) {
+        const float *two = sums + 2 * i;
+        if (FORM::BF16) {
+            to[i * 8] = two[0];
+            if (column + 1 < columns) to[i * 8 + TILED_ROWS] = two[1];
+        } else {
+            to[i * 8] = two[0] * scales[0] + two[1] * scales[1];
+        }
+    }
+}
+DEVICE float sum_of_parts(const tiled_room &room, int tokens, int waiting, int t, int row) {
     float total = 0;
-    UNROLL for (int warp = 0; warp < TILED_WARPS; warp++)
-        for (int h = 0; h < halves; h++)
-            total += room.sums[((waiting * TILED_WARPS + warp) * s.columns + column + h) * TILED_ROWS + row];
+    UNROLL for (int part = 0; part < TILED_PARTS; part++)
+        total += room.sums[((waiting * TILED_PARTS + part) * tokens + t) * TILED_ROWS + row];
     return total;
 }
-/* Of `waiting` products, which end before number `end`. */
-DEVICE void finish_products(const cuda_packed_args &a, const tiled_room &room, const tiled_share &s, int64_t token,
-                            int end, int waiting, int halves) {
-    const int tokens = s.columns / halves, each = tokens * TILED_ROWS;
-    barrier();
-    for (int i = thread_index(); i < waiting / s.matrices * each; i += TILED_THREADS) {
-        const int unit = i / each, t = i % each / TILED_ROWS, row = i % TILED_ROWS;
-        const tiled_unit of = unit_of(a, s.begin + (end - waiting) / s.matrices + unit);
-        const float sum = sum_of_parts(room, s, unit * s.matrices, t * halves, halves, row);
-        const float up = s.matrices == 2 ? sum_of_parts(room, s, unit * 2 + 1, t * halves, halves, row) : 0;
-        store_product(a, of.to, token + t, of.row + row, sum, up);
+/* Result i of a block's products: sixteen rows of some tokens of one sixteen rows after another. */
+struct tiled_result {
+    tiled_unit of;
+    int unit, t;
+    int64_t at; /* in what it goes to */
+    METHOD tiled_result(const cuda_packed_args &a, const tiled_share &s, int64_t token, int tokens, int first, int i) {
+        unit = i / (tokens * TILED_ROWS);
+        t = i / TILED_ROWS % tokens;
+        of = unit_of(a, s.begin + first + unit);
+        of.row += i % TILED_ROWS;
+        at = (token + t) * of.to.rows + of.row;
     }
+};
+/* Of `waiting` products, which end before number `end`. added: to this thread's first of the block. */
+DEVICE void finish_products(const cuda_packed_args &a, const tiled_room &room, const tiled_share &s, int64_t token,
+                            int tokens, int end, int waiting, const product_added &added) {
+    const int first = (end - waiting) >> (s.matrices - 1),
+              results = (waiting >> (s.matrices - 1)) * tokens * TILED_ROWS;
     barrier();
+    for (int i = thread_index(); i < results; i += TILED_THREADS) {
+        const tiled_result result(a, s, token, tokens, first, i);
+        const int row = i % TILED_ROWS, waits = result.unit * s.matrices;
+        const float sum = sum_of_parts(room, tokens, waits, result.t, row);
+        const float up = s.matrices == 2 ? sum_of_parts(room, tokens, waits + 1, result.t, row) : 0;
+        const bool known = first == 0 && i < TILED_THREADS;
+        store_sum(a, result.of.to, result.at, sum, up,
+                  known ? added : added_of(a, result.of.to, result.of.row, result.at));
+    }
 }
 
-/* The tokens of a pass from `token` on, by `blocks` blocks, of which this is one. */
-template <class TILES>
-DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int64_t block, int64_t blocks) {
-    typedef tile_ring < TILES
-    > ring_type;
-    constexpr int HALVES = TILES
-    ::BF16 ? 1 : 2;
+/* The tokens of a pass from `token` on, by `blocks` blocks, of which this is one. ONE: one token. */
+template <class FORM, bool ONE>
+DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int block, int blocks) {
+    constexpr int HALVES = FORM::BF16 ? 1 : 2, RUNS = FORM::K / 32;
     const int lane = thread_index() % WARP, warp = thread_index() / WARP;
-    const int64_t left = a.tokens - token, units = (a.rows + a.more[0].rows + a.more[1].rows) / TILED_ROWS;
-    const int tiles = (int)(a.k / TILES::K);
+    const int units = (int)((a.rows + a.more[0].rows + a.more[1].rows) / TILED_ROWS), more = units % blocks;
+    const int64_t left = a.tokens - token;
     tiled_share s;
-    s.columns = (int)(left < a.pass ? left : a.pass) * HALVES;
-    s.first = tiles * warp / TILED_WARPS;
-    s.end = tiles * (warp + 1) / TILED_WARPS;
+    s.columns = ONE ? HALVES : (int)(left < a.pass ? left : a.pass) * HALVES;
+    s.tiles = (int)(a.k / FORM::K);
     s.matrices = a.glu == CUDA_NO_GLU ? 1 : 2;
-    s.begin = units * block / blocks;
-    s.count = (int)(units * (block + 1) / blocks - s.begin) * s.matrices;
+    s.begin = (int64_t)(units / blocks) * block + (block < more ? block : more);
+    s.count = (units / blocks + (block < more)) * s.matrices;
+    const int tokens = s.columns / HALVES;
     tiled_room room;
-    room.ring = block_memory();
-    room.x = (four_words *)(room.ring + TILED_WARPS * ring_type::STAGES * ring_type::STAGE);
+    room.x = (four_words *)(block_memory() + TILED_ARRIVALS +
+                            TILED_PARTS * a.stages * a.stage * (TILED_ROWS * FORM::CHUNK));
     room.sums = (float *)(room.x + a.k / 32 * s.columns * 4);
-    const int most = TILED_SUMS / s.columns / s.matrices * s.matrices;
-    room.scales = room.sums + TILED_SUMS * TILED_WARPS * TILED_ROWS;
-    room.totals = room.scales + TILED_WARPS * s.columns;
-    room.made.squares = room.totals + a.k / 32 * TILES
-    ::TOTALS *s.columns;
-    room.made.norm = room.made.squares + TILED_WARPS * TILED_COLUMNS;
-    ring_type ring(room.ring, a, s);
-    for (int i = 0; i < ring_type::STAGES - 1; i++) ring.ask();
-    if (a.norm) copy_norm(a, room.made);
+    room.scales = room.sums + a.kept * TILED_PARTS * tokens * TILED_ROWS;
+    room.totals = room.scales + TILED_PARTS * s.columns;
+    room.made.squares = room.totals + a.k / 32 * FORM::TOTALS * s.columns;
+    room.made.norm = room.made.squares + TILED_PARTS * TILED_COLUMNS;
+    const row_part part(s.tiles, FORM::K, warp);
+    if (a.norm) copy_norm(a, room.made, part);
+    commit_copies();
+    tile_ring<FORM> ring(a, s);
     wait_for_others(); /* for x: what packed the weights has ended before (launch_pack) */
-    read_part < TILES
-    > (a, room, s, token);
-    const int own = lane / 4 < s.columns ? lane / 4 : s.columns - 1, left_column = lane % 4 * 2;
-    const tile_x all_x = {room.x + own * 4 + lane % 4, room.totals + (left_column < s.columns ? left_column : 0),
-                          s.columns};
-    const auto x_from = [&](int tile) { return all_x.after(tile * (TILES::K / 32), TILES::TOTALS); };
-    int slot = 0, waiting = 0;
+    product_added added = {};
+    if (thread_index() < (s.count >> (s.matrices - 1)) * tokens * TILED_ROWS) {
+        const tiled_result first(a, s, token, tokens, 0, thread_index());
+        added = added_of(a, first.of.to, first.of.row, first.at);
+    }
+    read_rows<FORM>(a, room, part, s.columns, token);
+    const int column = lane / 4 < s.columns ? lane / 4 : s.columns - 1, left_column = lane % 4 * 2;
+    const int own = left_column < s.columns ? left_column : 0;
+    const tile_x x = {room.x + (part.begin / 4 * s.columns + column) * 4 + lane % 4,
+                      room.totals + part.begin / 4 * FORM::TOTALS * s.columns + own, s.columns};
+    const float scales[2] = {FORM::BF16 ? 1 : room.scales[warp * s.columns + own],
+                             FORM::BF16 ? 1 : room.scales[warp * s.columns + own + 1]};
+    float *sums_at = room.sums + (warp * tokens + own / HALVES) * TILED_ROWS + lane / 4;
+    int waiting = 0;
     for (int product = 0; product < s.count; product++) {
         float sums[1][4] = {};
-        for (int at = s.first; at < s.end; at += ring_type::EACH) {
-            ring.ask();
-            wait_copies<ring_type::STAGES - 1>();
-            warp_barrier(); /* the copies of all lanes are there */
-            const char *stage = ring.memory + slot * ring_type::STAGE;
-            if (at + ring_type::EACH <= s.end) { /* with nothing between tiles that keeps them in turn */
-                UNROLL for (int i = 0; i < ring_type::EACH; i++)
-                    TILES
-                ::template multiply<1>(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
-            } else {
-                for (int i = 0; at + i < s.end; i++) TILES
-                ::template multiply<1>(stage + i * ring_type::TILE, x_from(at + i), lane, sums);
-            }
-            warp_barrier(); /* nobody reads this stage any more */
-            slot = slot + 1 == ring_type::STAGES ? 0 : slot + 1;
+        for (int at = 0; at < ring.tiles; at += a.stage) {
+            const tile_x from = x.after(at * RUNS, FORM::TOTALS);
+            ring.take(ring.tiles - at < a.stage ? ring.tiles - at : a.stage, [&](const char *tile, int i) {
+                FORM::template multiply<1>(tile, from.after(i * RUNS, FORM::TOTALS), lane, sums);
+            });
         }
-        UNROLL for (int i = 0; i < 4; i++) {
-            const int column = left_column + i % 2;
-            if (column < s.columns)
-                room.sums[((waiting * TILED_WARPS + warp) * s.columns + column) * TILED_ROWS + lane / 4 + i / 2 * 8] =
-                    sums[0][i] * room.scales[warp * s.columns + column];
-        }
-        if (++waiting == most || product + 1 == s.count) {
-            finish_products(a, room, s, token, product + 1, waiting, HALVES);
-            waiting = 0;
-        }
+        put_sums<FORM>(sums_at + waiting * (TILED_PARTS * TILED_ROWS) * tokens, s.columns, scales, sums[0]);
+        if (++waiting < a.kept && product + 1 < s.count) continue;
+        finish_products(a, room, s, token, tokens, product + 1, waiting, added);
+        if (product + 1 < s.count) barrier(); /* before others' sums come to their places */
+        waiting = 0;
     }
-    wait_copies<0>();
 }
 /* ---- x of wide products (wide.cu), as a block's memory has it here: a warp for a part of a token's row ---- */
-/* The row that this block makes, and the part of it, [begin, end), that this warp has. */
-template <class TILES> DEVICE made_row row_to_make(const cuda_packed_args &a, int &begin, int &end) {
-    const int warp = thread_index() / WARP, values = a.weight.format.tile ? a.weight.format.tile : TILES
-    ::K;
-    const int64_t tiles = a.k / values;
-    const made_room room = {(float *)block_memory(), (float *)block_memory() + TILED_WARPS * TILED_COLUMNS};
-    begin = (int)(tiles * warp / TILED_WARPS * values);
-    end = (int)(tiles * (warp + 1) / TILED_WARPS * values);
-    if (a.norm) {
-        copy_norm(a, room);
-        add_squares(a, room, block_index(), 1, begin, end);
+/* The row that this block makes, of tiles of so many values; its norm's weights are on their way. */
+struct row_to_make {
+    row_part part;
+    made_room room;
+    const float *x, *norm;
+    int number;
+    METHOD row_to_make(const cuda_packed_args &a, int values)
+        : part((int)(a.k / values), values, thread_index() / WARP),
+          room{(float *)block_memory(), (float *)block_memory() + TILED_PARTS * TILED_COLUMNS},
+          x((const float *)a.x + block_index() * a.k), norm(a.norm ? room.norm : nullptr),
+          number(thread_index() / WARP) {
+        if (!norm) return;
+        copy_norm(a, room, part);
+        commit_copies();
+        wait_copies<0>();
+        warp_barrier();
     }
-    return made_row_of(a, room, block_index(), 0);
-}
-template <class TILES> DEVICE void tiled_rows(const cuda_packed_args &a) {
+    METHOD float scale(const cuda_packed_args &a) const { /* after its squares were put */
+        if (!norm) return 1;
+        barrier();
+        return scale_of_row(a, room, 0);
+    }
+};
+template <class FORM> DEVICE void tiled_rows(const cuda_packed_args &a) {
     const int64_t token = block_index();
+    const int column = (int)(token % a.pass) * 2;
     const wide_rows made = wide_rows_of(a, token / a.pass);
-    int begin, end;
-    const made_row x = row_to_make < TILES
-    > (a, begin, end);
+    const row_to_make row(a, a.weight.format.tile ? a.weight.format.tile : FORM::K);
     tiled_room room;
     room.x = made.values;
     room.totals = made.totals;
     room.scales = made.scales;
-    read_token < TILES
-    > (x, room, a.columns, (int)(token % a.pass) * 2, begin / 8, end / 8);
+    room.made = row.room;
+    look_at_row<FORM>(row.x, room, row.part, row.norm, a.columns, column, row.number, 0);
+    warp_barrier();
+    put_row<FORM>(row.scale(a), room, row.part, a.columns, column, row.number);
 }
 KERNEL(gm_tiled_rows_bf16, cuda_packed_args, TILED_THREADS) {
-    int begin, end;
-    const made_row x = row_to_make<tiles_of_halves<true>>(a, begin, end);
-    uint16_t *row = (uint16_t *)a.made + block_index() * a.k;
-    for (int i = begin + thread_index() % WARP; i < end; i += WARP) row[i] = bfloat_of_float(x[i]);
+    const row_to_make row(a, tiles_of_halves<true>::K);
+    four_words *to = (four_words *)((uint16_t *)a.made + block_index() * a.k);
+    if (row.norm) look_at_rounded(row.x, row.room, row.part, true, row.number, 0);
+    put_rounded(row.x, row.norm, row.scale(a), row.part, row.norm != nullptr, [=](int u) { return to + u; });
 }
 #define TILED_X(name, ...)                                                                                             \
     KERNEL(gm_tiled_rows_##name, cuda_packed_args, TILED_THREADS) { tiled_rows<__VA_ARGS__>(a); }
@@ -365,9 +459,15 @@ TILED_X(affine4, tiles_of_affine4<64, GM_T_F16>)
 
 #define TILED(name, ...)                                                                                               \
     KERNEL_AHEAD(gm_tiled_##name, cuda_packed_args, TILED_THREADS) {                                                   \
-        tiled_product<__VA_ARGS__>(a, block_index_y() * a.pass, block_index(), block_count());                         \
+        tiled_product<__VA_ARGS__, false>(a, block_index_y() * a.pass, (int)block_index(), (int)block_count());        \
     }
 ALL_TILES(TILED)
+/* Of one token. */
+#define TILED_ONE(name, ...)                                                                                           \
+    KERNEL_AHEAD(gm_tiled_one_##name, cuda_packed_args, TILED_THREADS) {                                               \
+        tiled_product<__VA_ARGS__, true>(a, 0, (int)block_index(), (int)block_count());                                \
+    }
+ALL_TILES(TILED_ONE)
 
 /* ---- mixtures of experts: a pair of token and expert has a row of its own, as many blocks each ---- */
 DEVICE cuda_matrix expert_matrix(const cuda_matrix &stack, int64_t expert, int64_t rows, int64_t k) {
@@ -375,8 +475,9 @@ DEVICE cuda_matrix expert_matrix(const cuda_matrix &stack, int64_t expert, int64
     return {(const char *)stack.data + expert * bytes, stack.bias ? stack.bias + expert * rows : stack.bias,
             stack.format};
 }
-template <class TILES> DEVICE void tiled_expert(const cuda_packed_args &a) {
-    const int64_t blocks = block_count() / a.tokens, pair = block_index() / blocks;
+template <class FORM> DEVICE void tiled_expert(const cuda_packed_args &a) {
+    const int blocks = (int)(block_count() / a.tokens);
+    const int64_t pair = block_index() / blocks;
     cuda_packed_args own = a;
     wait_for_others(); /* for ids */
     const int64_t named = a.ids[pair], expert = named < 0 ? 0 : named < a.experts ? named : a.experts - 1;
@@ -385,8 +486,7 @@ template <class TILES> DEVICE void tiled_expert(const cuda_packed_args &a) {
     own.x = (const float *)a.x + pair / a.top_k * a.k;
     own.out = (float *)a.out + pair * a.rows;
     own.tokens = 1;
-    tiled_product < TILES
-    > (own, 0, block_index() % blocks, blocks);
+    tiled_product<FORM, true>(own, 0, (int)(block_index() % blocks), blocks);
 }
 #define EXPERT(name, ...)                                                                                              \
     KERNEL_AHEAD(gm_expert_tiled_##name, cuda_packed_args, TILED_THREADS) { tiled_expert<__VA_ARGS__>(a); }

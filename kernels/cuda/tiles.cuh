@@ -5,9 +5,10 @@
  *  (1) place(row, i) is where byte i of a row's CHUNK bytes of the file is in the tile;
  *  (2) value j of lane t is ORDER's, and x is put into the same order (tiled.cu);
  *  (3) multiply<N>() adds a tile times x to a lane's sums, of N times eight columns: those of integers times SCALE. An
- *      integer in the low bits of a float16 is itself times 2^-24, exactly, and what its format takes off is taken off
- *      the sum, times a total of x, which has TOTALS of them in each 32 along k. A sum begins anew with each scale, and
- *      is added in float32; what N is changes no bit of it. */
+ *      integer in the low bits of a float16 is itself times 2^-24, exactly; of SIXTEENTHS each second pair is sixteen
+ *      times as much, and its x a sixteenth. A sum begins anew with each scale, with what its format takes off: OFFSET
+ *      times a total of x, which has TOTALS of them in each 32 along k. It is added in float32; what N is changes no
+ *      bit of it. */
 #ifndef GOMLX_CUDA_TILES_CUH
 #define GOMLX_CUDA_TILES_CUH
 #include "functions.cuh"
@@ -16,6 +17,8 @@ typedef pack<uint32_t, 4> four_words;
 typedef pack<uint32_t, 2> two_words;
 typedef enum { IN_ORDER, BY_HALVES, BY_FIELDS, BY_BYTES, BY_SIXTEENS } tile_order;
 
+/* The first tile of a part of k. */
+DEVICE int part_of_tiles(int tiles, int number) { return (int)((uint32_t)(tiles * number) / TILED_PARTS); }
 /* Where value j of lane t is in 32 along k. */
 DEVICE int tile_value(tile_order order, int t, int j) {
     const int pair = j / 2, far = j % 2;
@@ -57,12 +60,20 @@ struct tile_x {
     METHOD tile_x after(int runs, int each) const {
         return {values + runs * columns * 4, totals + runs * each * columns, columns};
     }
-    /* Of sum `i` of a lane, which has two rows of each column. */
+    /* Times OFFSET, of sum `i` of a lane, which has two rows of each column. */
     METHOD float total(int at, int n, int i) const { return totals[at * columns + 8 * n + i % 2]; }
+    /* What a sum of a lane begins with. */
+    METHOD void begin(float *sum, int at, int n) const {
+        UNROLL for (int i = 0; i < 4; i++)
+            sum[i] = total(at, n, i);
+    }
 };
+/* Of a word's nibbles the second and the fourth two times sixteen (SIXTEENTHS). */
 DEVICE void nibbles_of(uint32_t w, uint32_t *out) {
-    UNROLL for (int i = 0; i < 4; i++)
-        out[i] = w >> 4 * i & 0x000f000f;
+    out[0] = w & 0x000f000f;
+    out[1] = w & 0x00f000f0;
+    out[2] = w >> 8 & 0x000f000f;
+    out[3] = w >> 8 & 0x00f000f0;
 }
 /* Four bytes side by side as float16 integers. */
 DEVICE void bytes_of(uint32_t w, uint32_t *out) {
@@ -76,6 +87,8 @@ template <bool BF16_> struct tiles_of_halves {
     static constexpr bool BF16 = BF16_, FROM_ROWS = true;
     static constexpr float SCALE = 1;
     static constexpr int TOTALS = 0;
+    static constexpr float OFFSET = 1;
+    static constexpr bool SIXTEENTHS = false;
     static constexpr tile_order ORDER = IN_ORDER;
     DEVICE int place(int row, int i) { return i / 64 * 1024 + row / 8 * 512 + row % 8 * 64 + i % 64; }
     template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
@@ -96,6 +109,8 @@ struct tiles_of_q8_0 {
     static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 1;
+    static constexpr float OFFSET = -128;
+    static constexpr bool SIXTEENTHS = false;
     static constexpr tile_order ORDER = IN_ORDER;
     DEVICE int place(int row, int i) {
         const int block = i / 34, at = i % 34 - 2;
@@ -113,10 +128,11 @@ struct tiles_of_q8_0 {
             bytes_of(w.at[2] ^ 0x80808080, far);
             bytes_of(w.at[3] ^ 0x80808080, far + 2);
             UNROLL for (int n = 0; n < N; n++) {
-                float sum[4] = {0, 0, 0, 0};
+                float sum[4];
+                x.begin(sum, j, n);
                 multiply_32<false>(sum, near, far, x.run(j, n).at);
                 UNROLL for (int i = 0; i < 4; i++)
-                    sums[n][i] = fmaf(scales[i / 2], fmaf(-128, x.total(j, n, i), sum[i]), sums[n][i]);
+                    sums[n][i] = fmaf(scales[i / 2], sum[i], sums[n][i]);
             }
         }
     }
@@ -127,6 +143,8 @@ struct tiles_of_q4_0 {
     static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 1;
+    static constexpr float OFFSET = -8;
+    static constexpr bool SIXTEENTHS = true;
     static constexpr tile_order ORDER = BY_HALVES;
     DEVICE int place(int row, int i) {
         const int block = i / 18, at = i % 18 - 2;
@@ -142,10 +160,11 @@ struct tiles_of_q4_0 {
             nibbles_of(w.at[2 * j], near);
             nibbles_of(w.at[2 * j + 1], far);
             UNROLL for (int n = 0; n < N; n++) {
-                float sum[4] = {0, 0, 0, 0};
+                float sum[4];
+                x.begin(sum, j, n);
                 multiply_32<false>(sum, near, far, x.run(j, n).at);
                 UNROLL for (int i = 0; i < 4; i++)
-                    sums[n][i] = fmaf(scales[i / 2], fmaf(-8, x.total(j, n, i), sum[i]), sums[n][i]);
+                    sums[n][i] = fmaf(scales[i / 2], sum[i], sums[n][i]);
             }
         }
     }
@@ -157,6 +176,8 @@ struct tiles_of_mxfp4 {
     static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p15f; /* of half of the block's scale */
     static constexpr int TOTALS = 0;
+    static constexpr float OFFSET = 1;
+    static constexpr bool SIXTEENTHS = false;
     static constexpr tile_order ORDER = BY_HALVES;
     DEVICE int place(int row, int i) {
         const int block = i / 17, at = i % 17 - 1;
@@ -195,6 +216,8 @@ template <int GROUP, int TYPE> struct tiles_of_affine4 {
     static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 1;
+    static constexpr float OFFSET = 1;
+    static constexpr bool SIXTEENTHS = true;
     static constexpr tile_order ORDER = BY_FIELDS;
     typedef pack<uint32_t, HEAD / 4> head_pair; /* a scale and a bias, read at once */
     DEVICE int place(int row, int i) {
@@ -248,6 +271,8 @@ struct tiles_of_q4_k {
     static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 1;
+    static constexpr float OFFSET = 1;
+    static constexpr bool SIXTEENTHS = false;
     static constexpr tile_order ORDER = BY_BYTES;
     DEVICE int place(int row, int i) {
         const int at = i - 16;
@@ -286,6 +311,8 @@ struct tiles_of_q6_k {
     static constexpr bool BF16 = false, FROM_ROWS = false;
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 2;
+    static constexpr float OFFSET = -32;
+    static constexpr bool SIXTEENTHS = false;
     static constexpr tile_order ORDER = BY_SIXTEENS;
     DEVICE int place(int row, int i) {
         const bool low = i < 128;
@@ -310,12 +337,12 @@ struct tiles_of_q6_k {
                     rows[i] = near | far << 4;
                 }
                 UNROLL for (int n = 0; n < N; n++) {
-                    float sum[4] = {0, 0, 0, 0};
+                    float sum[4];
+                    x.begin(sum, 2 * group + half, n);
                     mma_f16(sum, rows, x.run(group, n).at + 2 * half);
                     UNROLL for (int i = 0; i < 4; i++) {
                         const int8_t scale = ((const int8_t *)tile)[3072 + (row + i / 2 * 8) * 16 + group * 2 + half];
-                        total[n][i] = fmaf((float)scale, fmaf(-32, x.total(2 * group + half, n, i), sum[i]),
-                                           total[n][i]);
+                        total[n][i] = fmaf((float)scale, sum[i], total[n][i]);
                     }
                 }
             }

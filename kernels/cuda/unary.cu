@@ -5,7 +5,8 @@
 template <int TYPE, int OP> DEVICE void unary_floats(const cuda_unary_args &a) {
     typedef typename float_item<TYPE>::raw raw;
     constexpr int N = float_each<TYPE>::N;
-    map_unary<raw, raw, N>(a, [](raw x) { return narrow<TYPE>(unary_float(widen<TYPE>(x), OP, TYPE)); });
+    if constexpr (unary_has(OP, true))
+        map_unary<raw, raw, N>(a, [](raw x) { return narrow<TYPE>(unary_float(widen<TYPE>(x), OP, TYPE)); });
 }
 template <int TYPE, int OP> DEVICE void test_floats(const cuda_unary_args &a) {
     typedef typename float_item<TYPE>::raw raw;
@@ -23,11 +24,13 @@ template <class RAW, int OP> DEVICE void unary_ints_of(const cuda_unary_args &a)
     else map_unary<RAW, RAW, int_each<RAW>::N>(a, [=](RAW x) { return (RAW)value(x); });
 }
 template <int OP> DEVICE void unary_ints(const cuda_unary_args &a) {
-    switch (item_size(a.type)) {
-    case 1: unary_ints_of<uint8_t, OP>(a); break;
-    case 2: unary_ints_of<uint16_t, OP>(a); break;
-    case 4: unary_ints_of<uint32_t, OP>(a); break;
-    default: unary_ints_of<uint64_t, OP>(a);
+    if constexpr (unary_has(OP, false)) {
+        switch (item_size(a.type)) {
+        case 1: unary_ints_of<uint8_t, OP>(a); break;
+        case 2: unary_ints_of<uint16_t, OP>(a); break;
+        case 4: unary_ints_of<uint32_t, OP>(a); break;
+        default: unary_ints_of<uint64_t, OP>(a);
+        }
     }
 }
 #define UNARY_VALUE(name, ...)                                                                                         \

@@ -18,13 +18,22 @@ struct product_rows { /* of one of the matrices */
     const float *bias;
     int64_t rows;
 };
+/* What is added to a product. */
+struct product_added { float bias, up_bias, residual; };
+DEVICE product_added added_of(const cuda_packed_args &a, const product_rows &to, int64_t row, int64_t at) {
+    return {to.bias ? to.bias[row] : 0, a.up.bias ? a.up.bias[row] : 0, a.residual ? read_written(a.residual + at) : 0};
+}
+DEVICE void store_sum(const cuda_packed_args &a, const product_rows &to, int64_t at, float sum, float up,
+                      const product_added &added) {
+    if (to.bias) sum += added.bias;
+    if (a.up.bias) up += added.up_bias;
+    if (a.residual) sum += added.residual;
+    if (a.glu != CUDA_NO_GLU) sum = glu_value(a.glu, a.alpha, a.limit, sum, up);
+    store_float(to.out, at, sum, a.out_type);
+}
 DEVICE void store_product(const cuda_packed_args &a, const product_rows &to, int64_t token, int64_t row, float sum,
                           float up) {
     const int64_t at = token * to.rows + row;
-    if (to.bias) sum += to.bias[row];
-    if (a.up.bias) up += a.up.bias[row];
-    if (a.residual) sum += a.residual[at];
-    if (a.glu != CUDA_NO_GLU) sum = glu_value(a.glu, a.alpha, a.limit, sum, up);
-    store_float(to.out, at, sum, a.out_type);
+    store_sum(a, to, at, sum, up, added_of(a, to, row, at));
 }
 #endif

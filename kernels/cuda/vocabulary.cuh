@@ -106,6 +106,8 @@ template <class T> DEVICE T lane_of(T value, int lane) {
     return exchange_words(value, [=](uint32_t word) { return __shfl_sync(0xffffffffu, word, lane); });
 }
 DEVICE uint32_t lanes_where(bool yes) { return __ballot_sync(0xffffffffu, yes); }
+/* The largest that a lane has. */
+DEVICE uint32_t most_of_lanes(uint32_t value) { return __reduce_max_sync(0xffffffffu, value); }
 DEVICE uint32_t lanes_equal(uint32_t value) { return __match_any_sync(0xffffffffu, value); }
 /* Adds to a count in the block's memory, of which other threads may do the same. */
 DEVICE void count_up(uint32_t *count) { atomicAdd(count, 1u); }
@@ -120,6 +122,22 @@ DEVICE uint32_t take_number(uint32_t *count) {
     return number;
 }
 DEVICE float read_written(const float *p) { return __ldcg(p); }
+/* Writes 16 bytes that nobody reads soon: they do not take the place of others in the card's cache. */
+template <class T> DEVICE void store_past(T *to, const T &value) {
+    uint32_t words[4];
+    static_assert(sizeof words == sizeof value, "16 bytes");
+    memcpy(words, &value, sizeof words);
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                 "r"(words[3])
+                 : "memory");
+}
+template <class T> DEVICE T read_written(const T *p) { /* of 16 bytes, aligned to them */
+    static_assert(sizeof(T) == 16, "one access");
+    const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(p));
+    T value;
+    memcpy(&value, &words, sizeof value);
+    return value;
+}
 DEVICE int count_bits(uint32_t bits) { return __popc(bits); }
 /* Memory of a block whose size the launch gives, aligned to 16 bytes. */
 extern __shared__ uint4 block_memory_[];
@@ -179,9 +197,67 @@ DEVICE void copy_16(void *to, const void *from, int bytes) {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes));
 }
+/* The same of 16, where what lies with them in 256 bytes is asked for soon. */
+DEVICE void copy_16_of_row(void *to, const void *from) {
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(at), "l"(from));
+}
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;"); }
 /* All groups but the last `pending` are done. */
 template <int pending> DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(pending)); }
+/* ---- long copies into a block's memory ----
+ * A warp waits for them by an arrival, 8 bytes of that memory that one lane makes ready and shows: its phases 0, 1, 0,
+ * 1, ... end one after another, each when the copies that it is to bring have come. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define HAS_LONG_COPIES 0
+#else
+#define HAS_LONG_COPIES 1
+#endif
+/* lanes: that copy for each phase. */
+DEVICE void begin_arrival(uint64_t *arrival, int lanes) {
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(arrival);
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(lanes) : "memory");
+}
+DEVICE void show_arrivals() {
+#if HAS_LONG_COPIES
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+/* What this lane has asked copy_16 for is its part of a phase. */
+DEVICE void arrive_with_copies(uint64_t *arrival) {
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(arrival);
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
+}
+/* The only copy of a phase, by one lane: a multiple of 16 bytes, aligned to them, of memory that is read once. */
+DEVICE void copy_long(void *to, const void *from, int bytes, uint64_t *arrival) {
+#if HAS_LONG_COPIES
+    const uint32_t place = (uint32_t)__cvta_generic_to_shared(to), at = (uint32_t)__cvta_generic_to_shared(arrival);
+    uint64_t once;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+                 "[%3], %4;" ::"r"(place),
+                 "l"(from), "r"(bytes), "r"(at), "l"(once)
+                 : "memory");
+#endif
+}
+DEVICE void wait_arrival(uint64_t *arrival, int phase) {
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(arrival);
+    uint32_t done = 0;
+    while (!done) {
+#if HAS_LONG_COPIES
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(at), "r"(phase)
+                     : "memory");
+#else
+        asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(at), "r"(phase)
+                     : "memory");
+#endif
+    }
+}
 /* ---- the tensor cores of sm_90a, which four warps side by side use together on operands in the block's memory ---- */
 /* An operand of 16-bit items in lines of 128 bytes, whose pieces of 16 bytes are exchanged by the line's number modulo
  * 8: eight lines begin at a multiple of 1024 bytes. Along k: lines are rows of the matrix, sixty-four items along k

@@ -6,7 +6,7 @@
 #include "units.cuh"
 #include "wide.cuh"
 
-#define WIDE_PARTS (TILED_THREADS / WARP)
+#define WIDE_WARPS (TILED_THREADS / WARP)
 
 struct wide_share {
     int64_t token; /* the first */
@@ -21,7 +21,7 @@ template <class FORM, int SLOTS, int COLUMNS> struct wide_stages {
     static constexpr int PIECE = WIDE_PIECE(BYTES, FORM::K, SLOTS), EACH = PIECE / FORM::K, WEIGHTS = EACH * TILE_BYTES;
     static constexpr int STAGE = WIDE_STAGE(BYTES, FORM::K, SLOTS, COLUMNS);
     static constexpr int STAGES = WIDE_STAGES(BYTES, FORM::K, SLOTS, COLUMNS),
-                         WARPS = WIDE_PARTS / SLOTS; /* of a slot */
+                         WARPS = WIDE_WARPS / SLOTS; /* of a slot */
     static constexpr int X = SLOTS * WEIGHTS, TOTALS = X + COLUMNS * PIECE * 2, RUNS = FORM::K / 32;
     char *memory;
     const cuda_packed_args &a;
@@ -51,8 +51,8 @@ template <class FORM, int SLOTS, int COLUMNS> struct wide_stages {
                 const int row = i / (EACH * (FORM::CHUNK / 16)), at = i % (EACH * (FORM::CHUNK / 16));
                 const int tile = at / (FORM::CHUNK / 16), part = at % (FORM::CHUNK / 16) * 16;
                 if (at < pieces)
-                    copy_16(to + tile * TILE_BYTES + FORM::place(row, part),
-                            from + row * row_bytes + (p.piece * EACH + tile) * FORM::CHUNK + part, 16);
+                    copy_16_of_row(to + tile * TILE_BYTES + FORM::place(row, part),
+                                   from + row * row_bytes + (p.piece * EACH + tile) * FORM::CHUNK + part);
             }
             return;
         }
@@ -115,22 +115,24 @@ template <class FORM, int N, int COLUMNS> struct wide_sums {
         number = 0;
         begin_part(a, tiles, 0, first_column);
     }
-    METHOD int end(int tiles) const { return tiles * (number + 1) / WIDE_PARTS; }
+    METHOD int end(int tiles) const { return tiles * (number + 1) / TILED_PARTS; }
     /* The part that a tile begins, past those that end there; its scales are read long before they are needed. */
     METHOD void begin_part(const cuda_packed_args &a, int tiles, int tile, int first_column) {
-        while (number < WIDE_PARTS && end(tiles) <= tile) number++;
-        if (FORM::BF16 || number == WIDE_PARTS) return;
+        while (number < TILED_PARTS && end(tiles) <= tile) number++;
+        if (FORM::BF16 || number == TILED_PARTS) return;
         const float *of_part = wide_rows_of(a, block_index_y()).scales + number * COLUMNS + first_column;
         UNROLL for (int n = 0; n < N; n++) UNROLL
             for (int i = 0; i < 2; i++) scales[n][i] = of_part[8 * n + i];
     }
     /* Of bfloat16 a column is a token, of others the two halves of a token are side by side. */
     METHOD void finish_part() {
-        UNROLL for (int n = 0; n < N; n++) UNROLL
-            for (int i = 0; i < 4; i++) {
-                all[n][i / HALVES] += FORM::BF16 ? part[n][i] : part[n][i] * scales[n][i % 2];
+        UNROLL for (int n = 0; n < N; n++) {
+            UNROLL for (int i = 0; i < 4; i += HALVES)
+                all[n][i / HALVES] += FORM::BF16 ? part[n][i]
+                                                 : part[n][i] * scales[n][0] + part[n][i + 1] * scales[n][1];
+            UNROLL for (int i = 0; i < 4; i++)
                 part[n][i] = 0;
-            }
+        }
     }
     /* To [tokens][16 rows]. */
     METHOD void put(float *results, int first_column) const {
@@ -157,7 +159,7 @@ DEVICE void finish_wide(const cuda_packed_args &a, const wide_share &s, const fl
 }
 
 template <class FORM, int SLOTS, int COLUMNS> DEVICE void wide_product(const cuda_packed_args &a) {
-    constexpr int WARPS = WIDE_PARTS / SLOTS, EIGHTS = COLUMNS / WARPS / 8; /* of columns, of a warp */
+    constexpr int WARPS = WIDE_WARPS / SLOTS, EIGHTS = COLUMNS / WARPS / 8; /* of columns, of a warp */
     typedef wide_stages<FORM, SLOTS, COLUMNS> stages_type;
     typedef wide_sums<FORM, EIGHTS, COLUMNS> sums_type;
     constexpr int TOKENS = COLUMNS / sums_type::HALVES;

@@ -1,6 +1,6 @@
 """The tests in C: each tests/c/test_*.c is a program over the whole engine, compiled under ASan and UBSan, that prints
-'N passed, N failed'. Programs that start the engine (gm_init) and those of kernels run once for each instruction set of
-this machine."""
+'N passed, N failed'. Those of kernels and of packed products run once for each instruction set of this machine, those
+of other loops once for each family of sets, which has them of its own."""
 import contextlib
 import glob
 import os
@@ -9,7 +9,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from catalogue import ISAS
+from catalogue import FAMILIES, ISAS
 from fake_device import build_fake_device
 from places import ROOT
 
@@ -17,8 +17,10 @@ pytestmark = pytest.mark.slow
 
 PROGRAMS = sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "tests", "c", "test_*.c")))
 TEXTS = {path: open(os.path.join(ROOT, path), encoding="utf-8").read() for path in PROGRAMS}
-STARTING = [path for path in PROGRAMS if "gm_init(" in TEXTS[path]]
+PACKED = ["tests/c/test_moe.c", "tests/c/test_quantized.c"]
+OTHER_LOOPS = ["tests/c/test_index.c", "tests/c/test_recurrent.c", "tests/c/test_tokenizer.c"]
 KERNELS = [path for path in PROGRAMS if re.search("(kernel|packed)_check.h", TEXTS[path])]
+UNDER_SETS = [(path, isa) for isa in ISAS for path in KERNELS + PACKED + (OTHER_LOOPS if isa in FAMILIES else [])]
 QUICK = [path for path in PROGRAMS if "packed_check.h" in TEXTS[path] or path.endswith(("test_faults.c", "test_moe.c"))]
 # What takes long begins first, so that no processor waits for it in the end.
 LONG = ["tests/c/test_faults.c", "tests/c/test_packed_products.c", "tests/c/test_dense_kernels.c"]
@@ -75,13 +77,12 @@ def check(done, least=1):
     assert int(summary[1]) >= least and summary[2] == "0", done.stdout[-4000:]
 
 
-@pytest.mark.parametrize("source", [path for path in PROGRAMS if path not in STARTING + KERNELS])
+@pytest.mark.parametrize("source", [path for path in PROGRAMS if path not in KERNELS + PACKED + OTHER_LOOPS])
 def test_program(runs, source):
     check(runs[source, None].result())
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("source", STARTING + KERNELS)
+@pytest.mark.parametrize("source, isa", UNDER_SETS)
 def test_program_with_each_instruction_set(runs, engine, usable_isas, source, isa):
     if isa not in usable_isas:
         pytest.skip(f"this machine or build cannot run {isa}")

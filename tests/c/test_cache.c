@@ -163,6 +163,30 @@ static void test_forks(void) {
     cache_free(g);
 }
 
+/* What is ready is there and nobody else's, and to reserve it moves nothing. */
+static void test_ready(void) {
+    const cache_layout l = layout_of(WINDOWED, GM_FLOAT16), with_state = layout_of(ALL, GM_FLOAT16);
+    gm_cache *c, *f, *recurrent;
+    CHECK(cache_new(&l, &c) == GM_OK && !cache_is_ready(c, 0, 1));
+    CHECK(compute(c, &l, 0, GM_KV_BLOCK - 1, 1) == GM_OK);
+    CHECK(cache_is_ready(c, GM_KV_BLOCK - 1, GM_KV_BLOCK) && !cache_is_ready(c, GM_KV_BLOCK - 1, GM_KV_BLOCK + 1));
+    CHECK(!cache_is_ready(c, GM_KV_BLOCK, GM_KV_BLOCK + 1));
+    CHECK(cache_fork(c, &f) == GM_OK);
+    CHECK(!cache_is_ready(c, GM_KV_BLOCK - 1, GM_KV_BLOCK) && !cache_is_ready(f, GM_KV_BLOCK - 1, GM_KV_BLOCK));
+    cache_free(f);
+    gm_cache_address before[2], after[2];
+    CHECK(cache_is_ready(c, GM_KV_BLOCK - 1, GM_KV_BLOCK));
+    cache_addresses(c, 0, before);
+    void *const block = before[0].blocks[0];
+    CHECK(cache_reserve(c, GM_KV_BLOCK - 1, GM_KV_BLOCK) == GM_OK);
+    cache_addresses(c, 0, after);
+    CHECK(after[0].blocks[0] == block && !cache_is_ready(c, CONTEXT, CONTEXT + 1));
+    cache_free(c);
+    CHECK(cache_new(&with_state, &recurrent) == GM_OK && compute(recurrent, &with_state, 0, 9, 1) == GM_OK);
+    CHECK(!cache_is_ready(recurrent, 9, 10)); /* a state is not as it was before a pass in vain */
+    cache_free(recurrent);
+}
+
 /* ---- trimming ---- */
 static void test_trim(void) {
     const cache_layout l = layout_of(ALL, GM_BFLOAT16), plain = layout_of(FULL, GM_BFLOAT16);
@@ -446,6 +470,7 @@ static void test_faults(void) {
 int main(void) {
     test_windows();
     test_forks();
+    test_ready();
     test_trim();
     test_bytes();
     test_alike();

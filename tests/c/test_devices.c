@@ -11,6 +11,7 @@
 #include "check.h"
 #include "core/device.h"
 #include "core/graph.h"
+#include "core/mirror.h"
 #include "ops/ops.h"
 
 enum { N = 528, FEW = 40 }; /* a large array is an allocation of its own and has a mirror; small ones share both */
@@ -320,6 +321,66 @@ static void a_plan_of_a_device_runs_again(void) {
     gm_release(a);
 }
 
+/* What begins on the processor runs there first, each time; what the device reads of it crosses then, even where it is
+ * read twice, and as a view. Nothing goes the other way. */
+static void a_plan_crosses_to_a_device(void) {
+    gm_scope *s = gm_scope_open();
+    gm_array *a = noise_array(3, 43);
+    float *values = array_ptr(a);
+    gm_array *twice = gm_add(s, a, a), *four = gm_multiply(s, twice, twice);
+    const int before = device_enter(1);
+    gm_array *view = gm_reshape(s, four, 2, (int64_t[]){9, 1});
+    gm_array *y = gm_add(s, gm_add(s, four, twice), gm_add(s, gm_reshape(s, view, 2, (int64_t[]){3, 3}), a));
+    device_enter(before);
+    gm_retain(y);
+    gm_scope_close(s); /* each temporary dies at its last reader */
+    gm_plan *plan = NULL;
+    CHECK(run_lock(-1) == GM_OK && plan_capture(&y, 1, &plan) == GM_OK && queue_device(plan_queue(plan)) == 1);
+    float constant[9]; /* of the last sum, which the device reads */
+    memcpy(constant, values, sizeof constant);
+    for (int round = 0; round < 3 && plan; round++) {
+        gm_status status = GM_AGAIN;
+        float got[9];
+        for (int i = 0; i < 9; i++)
+            values[i] = (float)(round + i);
+        plan_begin(plan, 2, NULL);
+        while (status == GM_AGAIN)
+            status = round == 1 ? plan_issue(plan, 0) : plan_go_on(plan, 0);
+        CHECK(status == GM_OK && plan_go_on(plan, 0) == GM_OK);
+        plan_end(plan, false);
+        CHECK(array_read(y, got) == GM_OK);
+        for (int i = 0; i < 9; i++) {
+            const float two = 2 * values[i];
+            CHECK(got[i] == (two * two + two) + (two * two + constant[i]));
+        }
+        plan_begin(plan, 2, NULL);
+        plan_give_up(plan);
+    }
+    run_unlock();
+    plan_free(plan);
+    gm_release(y);
+    gm_release(a);
+}
+
+static void a_plan_does_not_come_back(void) {
+    gm_scope *s = gm_scope_open();
+    gm_array *a = noise_array(3, 44);
+    int before = device_enter(1);
+    gm_array *there = gm_add(s, a, a);
+    device_enter(0);
+    gm_array *here = gm_multiply(s, there, a);
+    device_enter(1);
+    gm_array *y = gm_add(s, here, a);
+    device_enter(before);
+    gm_plan *plan = NULL;
+    CHECK(run_lock(-1) == GM_OK);
+    CHECK_ERROR(plan_capture(&y, 1, &plan), GM_EUNSUPPORTED, "binary: it is on the processor, and reads what");
+    CHECK(plan == NULL);
+    run_unlock();
+    gm_scope_close(s);
+    gm_release(a);
+}
+
 static void mirrors_give_way(void) {
     enum { ARRAYS = 6, SIDE = 1024 };
     gm_array *arrays[ARRAYS];
@@ -464,6 +525,8 @@ int main(void) {
     what_is_cancelled_says_so();
     what_a_device_does_not_do();
     a_plan_of_a_device_runs_again();
+    a_plan_crosses_to_a_device();
+    a_plan_does_not_come_back();
     mirrors_give_way();
     threads_on_all_devices();
     a_child_has_no_devices();

@@ -19,7 +19,7 @@ import gomlx
 from gomlx import cli
 from gomlx._generation.model import Result
 from gomlx._generation.tool_calls import ToolCall
-from gomlx.cli import complete, generation, manual, models, output, tokens
+from gomlx.cli import complete, generation, manual, options, output, tokens
 from gomlx.parsing import Part
 
 
@@ -90,13 +90,13 @@ def test_plan(capfd):
 @pytest.mark.parametrize("text, want", [("512", 512), ("8GB", 8 * 10**9), ("1.5 GiB", 3 << 29), ("2k", 2000),
                                         ("1Ti", 1 << 40)])
 def test_byte_counts(text, want):
-    assert models.byte_count(text) == want
+    assert options.byte_count(text) == want
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "8 apples", "1ib"])
 def test_what_is_no_byte_count(text):
     with pytest.raises(argparse.ArgumentTypeError, match="not a number of bytes"):
-        models.byte_count(text)
+        options.byte_count(text)
 
 
 def test_discover(capfd, tmp_path):

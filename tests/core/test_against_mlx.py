@@ -12,8 +12,6 @@ from catalogue import BINARY, REDUCE, UNARY
 import gomlx.core as gm
 from gomlx import AxisError
 
-pytestmark = pytest.mark.isa
-
 mx = pytest.importorskip("mlx.core")
 
 DTYPES = ["bool_", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16",

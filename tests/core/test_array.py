@@ -14,9 +14,6 @@ from places import ROOT
 
 import gomlx.core as mx
 
-pytestmark = pytest.mark.isa
-
-
 # ---- creation ----
 
 @pytest.mark.parametrize("value, dtype", [

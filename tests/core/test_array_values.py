@@ -9,8 +9,6 @@ import pytest
 import gomlx
 import gomlx.core as mx
 
-pytestmark = pytest.mark.isa
-
 VIEWS = {"row-major": lambda a: a, "transposed": lambda a: a.T, "reversed": lambda a: a[::-1, ::2],
          "broadcast": lambda a: mx.broadcast_to(a[:1], (3, a.shape[1]))}
 

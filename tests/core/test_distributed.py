@@ -27,11 +27,10 @@ def launched(n, case, **options):
 
 @needs_mpi
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("n", [2, 5])
 def test_sums_are_in_the_order_of_ranks(n):
     """Of every dtype, bit for bit NumPy's, with gathering, scattering, messages and groups."""
-    for case in ("sizes", "groups", "gradients"):
-        assert launched(n, case) == dict.fromkeys(range(n), "done")
+    assert launched(n, "sizes,groups,gradients,layers") == dict.fromkeys(range(n), "done")
 
 
 @needs_mpi
@@ -48,13 +47,7 @@ def test_large_arrays():
 @needs_mpi
 @pytest.mark.slow
 def test_many_sums_under_load():
-    assert mpi_programs.launched(3, MANY_SUMS, "100") == dict.fromkeys(range(3), "100 sums")
-
-
-@needs_mpi
-@pytest.mark.slow
-def test_layers_that_are_cut():
-    assert launched(2, "layers") == {0: "done", 1: "done"}
+    assert mpi_programs.launched(3, MANY_SUMS, "30") == dict.fromkeys(range(3), "30 sums")
 
 
 @needs_mpi
@@ -107,9 +100,8 @@ def test_processes_of_torchrun():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["sizes", "groups", "layers"])
-def test_torchrun_sums(case):
-    assert ranked(3, PROGRAM, case) == dict.fromkeys(range(3), "done")
+def test_torchrun_sums():
+    assert ranked(3, PROGRAM, "sizes,groups,layers") == dict.fromkeys(range(3), "done")
 
 
 @pytest.mark.slow

@@ -13,8 +13,6 @@ from catalogue import BINARY, REDUCE, UNARY
 
 import gomlx.core as mx
 
-pytestmark = pytest.mark.isa
-
 # Zero everywhere, or no function of real numbers.
 CONSTANT = {"sign", "floor", "ceil", "trunc", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not",
             "equal",

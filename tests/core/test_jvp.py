@@ -11,8 +11,6 @@ from catalogue import ROWS
 
 import gomlx.core as mx
 
-pytestmark = pytest.mark.isa
-
 CONSTANT = "its derivative is zero"
 INTEGERS = "of integers"
 MADE = "made of numbers, not of arrays"

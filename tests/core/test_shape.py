@@ -7,8 +7,6 @@ from test_gradients import check_gradient
 
 import gomlx.core as mx
 
-pytestmark = pytest.mark.isa
-
 try:
     import mlx.core as mlx
 except ImportError:

@@ -4,8 +4,6 @@ import pytest
 
 import gomlx.core as mx
 
-pytestmark = pytest.mark.isa
-
 SIGNAL = np.random.default_rng(0).standard_normal((2, 300)).astype("f4")
 WINDOW = np.hanning(66)[1:-1].astype("f4")
 

@@ -1,13 +1,14 @@
 """Models on the first GPU beside the processor, a line each:
 
-    python tests/cuda/card_models.py [FOLDER ...]
+    python tests/cuda/card_models.py [--layers] [FOLDER ...]
 
 A FOLDER has models, each a folder or a .gguf file; without one it is the packaged model. Of float32 activations: the
 relative root mean square and the divergence (KL) of logits from the processor's, the share of positions with the same
 first token, and whether 64 greedy tokens are the same; of the default: the same numbers, beside the processor's float32
 ones. Then what has to be equal bit for bit: sequences alone and together, a prompt at once and in parts, a session that
 goes from one device to the other; and tokens/s of one sequence, with the GPU and with the processor. It ends with 1
-where the float32 path is more than 1e-5 away, a text differs or bits do."""
+where the float32 path is more than 1e-5 away, a text differs or bits do. With --layers a line is one number of layers
+on the GPU, the others on the processor, with the numbers of the float32 path alone."""
 import glob
 import os
 import sys
@@ -111,9 +112,34 @@ def line_of(path):
             f"{' '.join(wrong) or 'equal':12} | {gpu_speed:7.0f} {cpu_speed:7.0f}"), good
 
 
+def lines_of_layers(path):
+    """A row for each number of layers, and whether all is as it has to be."""
+    name = os.path.basename(path) if path else "(packaged)"
+    with gomlx.load(path, device="cpu", activations="float32", prompt_cache=False) as cpu:
+        ids = cpu.tokenizer.encode_prompt(LONG)
+        want, text = np.asarray(cpu.logits(ids)), greedy(cpu, PROMPTS[1]).tokens
+        for count in gomlx.plan_memory(path).possible_gpu_layers:
+            with gomlx.load(path, gpu_layers=count, activations="float32", prompt_cache=False) as gpu:
+                away = compared(want, np.asarray(gpu.logits(ids)))
+                same, wrong = greedy(gpu, PROMPTS[1]).tokens == text, same_bits(gpu, cpu)
+                line = (f"{name:24} {count:3} of {gpu.info['n_layers']:3} {away[0]:8.1e} {away[1]:8.1e} "
+                        f"{100 * away[2]:6.1f} % {'same' if same else 'DIFFERS':8} | {' '.join(wrong) or 'equal':12} | "
+                        f"{speed(gpu)[0]:7.0f}")
+            yield line, away[0] <= MOST_RMS and same and not wrong
+
+
 def main(folders):
+    by_layers, folders = "--layers" in folders, [one for one in folders if one != "--layers"]
     paths = models_of(folders) if folders else [None]
     failed = 0
+    if by_layers:
+        print("model                        layers      rms       KL     first   64 tokens| bits         | tok/s")
+        for path in paths:
+            for line, good in lines_of_layers(path):
+                failed += not good
+                print(line, "" if good else "  WRONG", flush=True)
+        print(f"{len(paths)} models, {failed} wrong")
+        return 1 if failed or not paths else 0
     print("model                      rms       KL     first   64 tokens| default      rms       KL     first         "
           "| bits         | tok/s GPU, CPU")
     for path in paths:

@@ -100,6 +100,16 @@ static inline uint32_t lanes_where(bool yes) {
         mask |= (uint32_t)lanes[i].words[0] << i;
     return mask;
 }
+static inline uint32_t most_of_lanes(uint32_t value) {
+    emulated_lane *lanes = emulated_lanes();
+    uint32_t most = 0;
+    lanes[thread_index() % 32].words[0] = value;
+    emulated_warp_barrier();
+    for (int i = 0; i < 32; i++)
+        if (lanes[i].words[0] > most)
+            most = (uint32_t)lanes[i].words[0];
+    return most;
+}
 static inline uint32_t lanes_equal(uint32_t value) {
     emulated_lane *lanes = emulated_lanes();
     uint32_t mask = 0;
@@ -112,7 +122,8 @@ static inline uint32_t lanes_equal(uint32_t value) {
 DEVICE void count_up(uint32_t *count) { ++*count; }
 DEVICE void set_bits(uint32_t *word, uint32_t bits) { *word |= bits; }
 DEVICE uint32_t take_number(uint32_t *count) { return (*count)++; }
-DEVICE float read_written(const float *p) { return *p; }
+template <class T> DEVICE T read_written(const T *p) { return *p; }
+template <class T> DEVICE void store_past(T *to, const T &value) { *to = value; }
 DEVICE int count_bits(uint32_t bits) { return __builtin_popcount(bits); }
 
 DEVICE float float_of_bits(uint32_t bits) {
@@ -203,8 +214,29 @@ DEVICE void copy_16(void *to, const void *from, int bytes) {
         memcpy(value.bytes, from, (size_t)bytes);
     *static_cast<emulated_16 *>(to) = value;
 }
+DEVICE void copy_16_of_row(void *to, const void *from) { copy_16(to, from, 16); }
 DEVICE void commit_copies() {}
 template <int pending> DEVICE void wait_copies() {}
+
+/* An arrival: how many lanes copy for a phase, and how many have. */
+#define HAS_LONG_COPIES 1
+DEVICE void begin_arrival(uint64_t *arrival, int lanes) { *arrival = (uint64_t)lanes << 32; }
+DEVICE void show_arrivals() {}
+DEVICE void arrive_with_copies(uint64_t *arrival) { ++*arrival; }
+DEVICE void copy_long(void *to, const void *from, int bytes, uint64_t *arrival) {
+    if (bytes % 16)
+        __builtin_trap();
+    for (int at = 0; at < bytes; at += 16)
+        copy_16(static_cast<char *>(to) + at, static_cast<const char *>(from) + at, 16);
+    ++*arrival;
+}
+/* That phase must be the last that has ended. */
+static inline void wait_arrival(const uint64_t *arrival, int phase) {
+    emulated_warp_barrier();
+    const uint64_t lanes = *arrival >> 32, came = *arrival & 0xffffffff;
+    if (lanes == 0 || came == 0 || came % lanes || (came / lanes - 1) % 2 != (uint64_t)phase)
+        __builtin_trap();
+}
 
 /* The tensor cores of sm_90a: a warp's last lane makes the results of all of them from the block's memory. */
 #define HAS_WGMMA 1

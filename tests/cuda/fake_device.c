@@ -6,8 +6,9 @@
  * =broken none can be opened, with "broken 0" the first cannot. GOMLX_FAKE_LACKS names a contract that it has not.
  *
  * fake_fail("alloc", 3) makes the third allocation from now on fail, -3 that and all after it; "copy", "launch",
- * "wait", "pinned" and "lose", the call of any kind after which the device is lost, likewise. fake_count gives the
- * calls so far, fake_most_waiting the most launches that were on their way at a time since it was called last. */
+ * "graph" (its launch), "wait", "pinned" and "lose", the call of any kind after which the device is lost, likewise.
+ * fake_count gives the calls so far, fake_most_waiting the most launches that were on their way at a time since it was
+ * called last. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -29,8 +30,8 @@
 #define ALIGNMENT ((size_t)2 << 20) /* whole pages, huge ones: they are quickly opened and closed */
 #define POISON 0xA5
 
-typedef enum { ALLOC, COPY, LAUNCH, WAIT, PINNED, LOSE, KINDS } call_kind;
-static const char *const kinds[KINDS] = {"alloc", "copy", "launch", "wait", "pinned", "lose"};
+typedef enum { ALLOC, COPY, LAUNCH, REPLAY, WAIT, PINNED, LOSE, KINDS } call_kind;
+static const char *const kinds[KINDS] = {"alloc", "copy", "launch", "graph", "wait", "pinned", "lose"};
 
 /* Something that was asked for and has not run. */
 typedef struct work {
@@ -295,6 +296,33 @@ static gm_device_result launch(gm_device_state *d, const gm_device_launch *launc
     return result;
 }
 
+/* ---- graphs: launches that are asked for together ---- */
+struct gm_device_graph {
+    int64_t n;
+    gm_device_launch launches[];
+};
+static gm_device_result capture(gm_device_state *d, const gm_device_launch *launches, int64_t n,
+                                gm_device_graph **out) {
+    (void)d;
+    *out = malloc(sizeof **out + (size_t)n * sizeof *launches);
+    if (!*out)
+        return say(DEVICE_MEMORY, "the host has no more memory");
+    (*out)->n = n;
+    memcpy((*out)->launches, launches, (size_t)n * sizeof *launches);
+    return DEVICE_OK;
+}
+static gm_device_result replay(gm_device_state *d, gm_device_graph *graph) {
+    pthread_mutex_lock(&lock);
+    const bool failed = fails(REPLAY);
+    pthread_mutex_unlock(&lock);
+    return failed ? say(DEVICE_FAILED, "the fake device was made to fail at a graph")
+                  : launch(d, graph->launches, graph->n);
+}
+static void drop(gm_device_state *d, gm_device_graph *graph) {
+    (void)d;
+    free(graph);
+}
+
 static uint64_t mark(gm_device_state *d) {
     pthread_mutex_lock(&lock);
     const uint64_t result = is_lost(d) ? 0 : ++d->marks;
@@ -446,6 +474,9 @@ EXPORT const gm_device_calls gomlx_device = {.kind = "fake",
                                              .unpin = unpin,
                                              .copy = copy,
                                              .launch = launch,
+                                             .capture = capture,
+                                             .replay = replay,
+                                             .drop = drop,
                                              .mark = mark,
                                              .wait = await_mark,
                                              .settle = settle,

@@ -170,7 +170,8 @@ static void quantized_case(int c, bool columns, int64_t groups) {
         RUN_BOTH(quantized_matmul_columns, h, d, items, out, (size_t)(n * bytes_of(out_type)));
     else
         RUN_BOTH(quantized_matmul, h, d, items, out, (size_t)(n * bytes_of(out_type)));
-    compare_out(coding_of(&w), out, n, out_type, out_type == GM_T_F32 ? 64 : 1, largest_of(out, n, out_type));
+    const double ulps = out_type != GM_T_F32 ? 1 : w.k < 50000 ? 64 : 256; /* two orders of so many terms */
+    compare_out(coding_of(&w), out, n, out_type, ulps, largest_of(out, n, out_type));
 }
 static void check_quantized_matmul(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory())

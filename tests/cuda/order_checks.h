@@ -4,9 +4,9 @@
 #include "device_check.h"
 
 /* ---- orders and running sums ---- */
-static void scan_case(int op, int type, int64_t rows, int64_t length, int64_t inner) {
+static void scan_case(int op, int type, int64_t rows, int64_t length, int64_t inner, bool reverse) {
     const int64_t n = rows * length * inner;
-    const bool reverse = below(2), exclusive = below(2);
+    const bool exclusive = below(2);
     char what[128];
     operand in = operand_of((size_t)n * 8), out = operand_of((size_t)n * 8);
     fill_random(in.host, n, type, op == GM_R_PROD ? POSITIVE : PLAIN);
@@ -35,8 +35,11 @@ static void check_scan(void) {
             const int64_t length = lengths[below(10)], inner = below(2) ? 1 : 1 + below(40);
             const int type = ops[op] == GM_R_LOGSUMEXP ? random_float_type() : random_type(ops[op] != GM_R_PROD);
             if (length * inner < 40000)
-                scan_case(ops[op], type, 1 + below(3), length, inner);
+                scan_case(ops[op], type, 1 + below(3), length, inner, below(2));
         }
+    static const int types[] = {GM_T_F32, GM_T_F16}; /* sums of one word and values of two, of more than two groups */
+    for (int k = 0; k < 2; k++, free_memory())
+        scan_case(k ? GM_R_LOGSUMEXP : GM_R_SUM, types[k], 2, 66 * 4096 + 5, 1, false);
 }
 
 static void check_sort(void) {

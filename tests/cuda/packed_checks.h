@@ -319,9 +319,9 @@ static void products_alone(gm_packed_products_args d, const made_pair *m, const 
         }
     }
 }
-static void packed_products_case(int format, int c, bool whole) {
+static void packed_products_case(int format, int c, bool whole, int64_t k) {
     const int count = 1 + (c + format) % GM_PRODUCTS;
-    const int64_t k = whole ? whole_k(format) : random_k(format), tokens = random_tokens(21);
+    const int64_t tokens = random_tokens(21);
     const gm_row_form form = format == GM_QUANT_bf16 && (c + whole) % 2 ? GM_FORM_BF16 : GM_FORM_F32;
     const made_pair made = random_made_rows(tokens, k, c % 3 != 1, form);
     const int other = format == GM_QUANT_q4_k ? GM_QUANT_q6_k : format; /* of the last */
@@ -391,7 +391,11 @@ static void check_made_glu(void) {
 static void check_packed_products(void) {
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int c = 0; c < 1 + cases / 30; c++, free_memory())
-            packed_products_case(format, c, false), packed_products_case(format, c, true);
+            packed_products_case(format, c, false, random_k(format)),
+                packed_products_case(format, c, true, whole_k(format));
+    static const int long_rows[] = {GM_QUANT_bf16, GM_QUANT_q4_0, GM_QUANT_q6_k}; /* more than a warp holds of x */
+    for (int i = 0; i < 3; i++, free_memory())
+        packed_products_case(long_rows[i], 3 * i, true, 256 * 69);
 }
 
 /* As many tokens as go over the weights together, of every format that has tiles, and one more: into rows of several
@@ -426,9 +430,9 @@ static void check_many_tokens(void) {
         for (int c = 0; c < 1 + cases / 10; c++, free_memory())
             if (cuda_tile_values(format))
                 many_tokens_case(format, counts[below(7)], whole_rows(), whole_k(format));
-    for (int i = 0; i < 2; i++, free_memory())
-        many_tokens_case(i ? GM_QUANT_q4_0 : GM_QUANT_bf16, i ? 16 : 33, 16 * (132 * 4 + 5), 64);
-    free_memory();
+    static const int64_t several[] = {33, 16, 8}; /* the last by tiled.cu, of more products than sums wait */
+    for (int i = 0; i < 3; i++, free_memory())
+        many_tokens_case(i == 1 ? GM_QUANT_q4_0 : GM_QUANT_bf16, several[i], 16 * (132 * 4 + 5), 64);
 }
 
 /* ---- mixtures of experts ---- */

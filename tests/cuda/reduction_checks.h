@@ -109,6 +109,45 @@ static void check_arg_reduce(void) {
     }
 }
 
+/* Rows of logits, some of which are equal, no numbers or infinite; in every third case all of a row. What moves on are
+ * tokens and positions, which RUN_BOTH sets to odd numbers before each run. */
+static void check_best_rows(void) {
+    static const int64_t sizes[] = {1, 3, 4, 130, 4096, 4097, 8192, 13001, 150016};
+    static const float odd[] = {NAN, -INFINITY, INFINITY, 5.0f, 0.0f, -0.0f};
+    for (int c = 0; c < 2 * cases; c++, free_memory()) {
+        const int64_t vocab = sizes[below(9)], n = 1 + below(vocab > 9000 ? 3 : 20), total = n * vocab;
+        const bool moves = c % 2;
+        operand in = operand_of((size_t)total * 4), out = operand_of((size_t)n * 12);
+        fill_random(in.host, total, GM_T_F32, PLAIN);
+        for (int64_t i = 0; i < total; i++) {
+            const bool whole = c % 3 == 2 && i / vocab == 0;
+            if (whole || (c % 4 > 1 && below(vocab) < 3))
+                ((float *)(void *)in.host)[i] = whole ? odd[c / 3 % 6] : odd[below(6)];
+        }
+        upload(in);
+        memset(out.host, 0xa5, out.bytes);
+        const size_t bytes = 2 * (size_t)n * sizeof(gm_row_best);
+        gm_row_best *want = host_memory(bytes), *got = device_cuda.pinned(bytes);
+        if (!got)
+            die("pinned memory");
+        memset(want, 0, bytes);
+        memset(got, 0, bytes);
+        int32_t *here = (int32_t *)(void *)out.host, *there = (int32_t *)(void *)out.device;
+        gm_best_rows_args h = {want,  (uint32_t *)here,        (float *)(void *)in.host,
+                               vocab, moves ? here + n : NULL, moves ? here + 2 * n : NULL},
+                          d = {got,   (uint32_t *)there,        (float *)(void *)in.device,
+                               vocab, moves ? there + n : NULL, moves ? there + 2 * n : NULL};
+        RUN_BOTH(best_rows, h, d, n, out, out.bytes);
+        compare_out(moves ? "ids, tokens, positions" : "ids", out, 3 * n, GM_T_I32, 0, 0);
+        for (int64_t r = 0; r < 2 * n; r++) {
+            compare("id", &want[r].id, &got[r].id, 1, GM_T_I32, 0, 0);
+            compare("logit", &want[r].logit, &got[r].logit, 1, GM_T_F32, 0, 0);
+            compare("log-sum", &want[r].logsumexp, &got[r].logsumexp, 1, GM_T_F32, 4, 1);
+        }
+        device_cuda.unpin(got);
+    }
+}
+
 /* ---- rows ---- */
 static const int64_t row_sizes[] = {1,   2,    3,    4,    5,    31,   32,    33,    64,     127,    255,   256,
                                     257, 1000, 1024, 1025, 4096, 8200, 12288, 40000, 100001, 150001, 400003};

@@ -20,7 +20,7 @@ CASES = dict.fromkeys(["unary", "binary", "reduce", "scatter_sums", "pack", "emb
 @pytest.fixture(scope="module")
 def program(engine, kernels):
     """Runs a program of tests/cuda/*.c and gives how many checks passed."""
-    driver = build_fake_driver(*(["-fsanitize=address"] if engine.sanitize else []))
+    driver = build_fake_driver(*engine.addresses)
 
     @functools.cache
     def linked(name):
@@ -57,7 +57,7 @@ def test_what_fits_the_memory_of_a_block(program, tmp_path):
 
 @pytest.mark.slow
 def test_products_by_cublaslt_equal_the_processor_s(program, engine):
-    path = build_fake_blaslt(*(["-fsanitize=address"] if engine.sanitize else []))
+    path = build_fake_blaslt(*engine.addresses)
     assert program("test_kernels", "20", "product", GOMLX_CUDA_BLASLT=path) == 40
     assert program("test_kernels", "6", "sdpa", GOMLX_CUDA_BLASLT=path) == 12
 

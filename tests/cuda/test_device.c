@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "cuda/device_state.h"
 #include "device_check.h"
 
 #define N 1000
@@ -89,6 +90,16 @@ static void check_failures(gm_device_state *d, const char *kind, gm_device_resul
     }
 }
 
+/* A wait looks all the time where the end is near, unless the card has more to do: then a late look costs nothing. */
+static void check_pauses(void) {
+    const int64_t us = 1000, usual = 400 * us;
+    check(cuda_pause(0, usual, false) == 0 && cuda_pause(390 * us, usual, false) == 0, "looks", "pause", 0);
+    check(cuda_pause(100 * us, usual, false) > 0 && cuda_pause(900 * us, usual, false) > 0, "sleeps", "pause", 0);
+    for (int64_t waited = 0; waited < 600 * us; waited += 50 * us)
+        check(cuda_pause(waited, usual, true) > 0, "sleeps where more is to be done", "pause", (long)waited);
+    check(cuda_pause(30 * us, 100 * us, true) == 0, "looks where steps are short", "pause", 0);
+}
+
 static void check_open(void) {
     char why[DEVICE_WHY] = "";
     gm_device_state *d = NULL;
@@ -155,6 +166,7 @@ int main(int argc, char **argv) {
             check_failures(d, "launch", DEVICE_FAILED);
             check_failures(d, "mark", DEVICE_LOST);
             check_open();
+            check_pauses();
             check_fork(d);
         }
     }

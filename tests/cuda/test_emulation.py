@@ -84,12 +84,11 @@ int main(int, char **argv) {
 @pytest.fixture(scope="module")
 def program(engine, tmp_path_factory):
     """The program's path."""
-    sanitize = [flag for flag in ("-fsanitize=address",) if engine.sanitize]
     source = tmp_path_factory.mktemp("emulation") / "program.cu"
     source.write_text(PROGRAM)
     path = str(source.with_suffix(""))
-    objects = emulated([str(source)], *sanitize)
-    subprocess.run([*compiler_of("CXX", "g++"), *sanitize, *objects, "-o", path], cwd=ROOT, check=True)
+    objects = emulated([str(source)], *engine.addresses)
+    subprocess.run([*compiler_of("CXX", "g++"), *engine.addresses, *objects, "-o", path], cwd=ROOT, check=True)
     return path
 
 

@@ -10,36 +10,11 @@ import sys
 
 import pytest
 from architectures import CONFIGS
+from device_models import GOLDEN, run_models
 from fake_device import build_fake_device
-from gpu_programs import run_program
 from places import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler: gcc")
-
-BEGIN = """
-import contextlib
-
-def launches():
-    return fake.fake_count(b"launch")
-
-def told(events):
-    return [(e.id, np.float32(e.logprob).tobytes(), e.text) for e in events]
-
-def greedy(model, prompt="Once upon a time", n=12, **options):
-    return told(model.generate(prompt, max_tokens=n, temperature=0, ignore_eos=True, **options))
-
-@contextlib.contextmanager
-def both(path=None, **options):
-    with gomlx.load(path, device="cpu", **options) as cpu, gomlx.load(path, device="cuda", **options) as gpu:
-        assert cpu.info["placement"]["device"] == "cpu" and gpu.info["placement"]["device"] == "cuda:0"
-        yield cpu, gpu
-
-def same_logits(cpu, gpu, ids):
-    here, before = np.array(cpu._engine.logits([ids])[0]), launches()
-    assert np.isfinite(here).all() and launches() == before
-    assert np.array_equal(here, np.array(gpu._engine.logits([ids])[0])) and launches() > before
-"""
-
 
 @pytest.fixture(scope="session")
 def library():
@@ -48,12 +23,7 @@ def library():
 
 @pytest.fixture
 def run(library):
-    def run(program, **environment):
-        environment = {"GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": "", **environment}
-        text = "\n".join("    " * 2 + line if line else line for line in BEGIN.splitlines())
-        return run_program(text + program, "GOMLX_DEVICE_LIBRARY", {**os.environ, **environment}, timeout=300)
-
-    return run
+    return functools.partial(run_models, library)
 
 
 @pytest.mark.parametrize("kv_dtype", [None, "float32", "bfloat16", "q8_0"])
@@ -121,11 +91,7 @@ def test_memory_comes_back(run):
 
 
 def test_random_checkpoints_of_every_architecture(run, tmp_path):
-    run(f"""
-        import sys
-        sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r} + "/../support")
-        from architectures import CONFIGS, Golden
-        golden = Golden()
+    run(GOLDEN + f"""
         for i, case in enumerate(CONFIGS):
             path = golden.save({str(tmp_path)!r} + f"/{{i}}", case)
             out = []
@@ -157,34 +123,15 @@ def test_shared_models(run, shared):
 
 def test_sessions_go_from_one_device_to_the_other(run, tmp_path):
     """Saved where it began, restored on the other side; forks, cuts, and a recurrent model with its checkpoints."""
-    run(f"""
-        import sys
-        sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r} + "/../support")
-        from architectures import CONFIGS, LINEAR, Golden
-        golden = Golden()
+    run(GOLDEN + f"""
         recurrent = next(case for case in CONFIGS if LINEAR in str(CONFIGS[case]))
 
         with both() as (cpu, gpu):
             for first, second in ((gpu, cpu), (cpu, gpu)):
-                session = first.session()
-                greedy(first, "The fox. " * 60, session=session)
-                saved = session.save()
-                there = second.restore_session(saved)
-                assert there.save() == saved and there.ids == session.ids
-                fork = session.fork()
-                want = greedy(first, " And then", session=session, append=True)
-                assert greedy(second, " And then", session=there, append=True) == want
-                assert greedy(first, " And then", session=fork, append=True) == want
-                assert fork.truncate(100) == there.truncate(100)
-                assert greedy(first, " But", session=fork, append=True) == \\
-                       greedy(second, " But", session=there, append=True)
+                session_moves(first, second, "The fox. " * 60)
 
         path, ids = golden.save({str(tmp_path)!r}, recurrent), golden.ids(recurrent)
         models = [gomlx._gomlx.load_model(path, device=device) for device in (0, 1)]
-
-        def go_on(session, ids, n):
-            return [(e.id, np.float32(e.logprob).tobytes()) for e in
-                    gomlx._gomlx.stream(session, None, ids, max_tokens=n) if e.id >= 0]
 
         sessions = [model.new_session() for model in models]
         assert go_on(sessions[0], ids, 9) == go_on(sessions[1], ids, 9)
@@ -380,6 +327,14 @@ def test_the_program_for_cards(library):
                           capture_output=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "(packaged)" in done.stdout and " 0.0e+00 " in done.stdout and "1 models, 0 wrong" in done.stdout
+
+
+def test_the_program_for_cards_by_layers(library):
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "cuda", "card_models.py"), "--layers"], cwd=ROOT,
+                          text=True, env={**os.environ, "GOMLX_DEVICE_LIBRARY": library, "GOMLX_DEVICE": ""},
+                          capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "  2 of   6  0.0e+00" in done.stdout and "1 models, 0 wrong" in done.stdout, done.stdout
 
 
 def command(library, *arguments):

@@ -26,6 +26,7 @@ static const struct {
     {"pad", check_pad, "equal bits"},
     {"reduce", check_reduce, "integers and extremes equal; sums within 64 ulp of their terms"},
     {"arg_reduce", check_arg_reduce, "equal"},
+    {"best_rows", check_best_rows, "ids and logits equal, log-sums within 4 ulp"},
     {"softmax", check_softmax, "32 ulp, halves 1"},
     {"rms_norm", check_rms_norm, "64 ulp, halves 1"},
     {"layer_norm", check_layer_norm, "64 ulp of 4, halves 1"},

@@ -30,13 +30,8 @@ def test_two_gpus(cards):
 @pytest.mark.parametrize("n, late", [(2, "1"), (3, "0")])
 def test_sums_are_in_the_order_of_ranks(cards, n, late):
     """Of all dtypes of GPUs, bit for bit NumPy's but for which NaN, whether launches run at once or late."""
-    for case in ("sizes", "groups", "gradients"):
-        assert ranked(n, PROGRAM, case, **cards, GOMLX_FAKE_LATE=late) == dict.fromkeys(range(n), "done")
-
-
-@pytest.mark.slow
-def test_layers_that_are_cut(cards):
-    assert ranked(2, PROGRAM, "layers", **cards) == {0: "done", 1: "done"}
+    cases = "sizes,groups,gradients" + ",layers" * (n == 2)
+    assert ranked(n, PROGRAM, cases, **cards, GOMLX_FAKE_LATE=late) == dict.fromkeys(range(n), "done")
 
 
 @pytest.mark.slow

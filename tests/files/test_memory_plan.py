@@ -15,9 +15,9 @@ from gomlx._files.memory_plan import (
     Layer,
     default_kv_cache_q8_enabled,
     kv_cache_bytes_per_token,
-    layers_of,
     plan_memory,
 )
+from gomlx._files.shares import layers_of
 
 GB = 10**9
 W = 561_524 * 4096              # bytes of an embedding, 2.30 GB

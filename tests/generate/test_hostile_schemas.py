@@ -1,6 +1,7 @@
 """gomlx.schema.prepare() of what clients may send: it ends, and says what is wrong."""
 import pytest
 
+from gomlx._generation.regular import syntax
 from gomlx.schema import UnsupportedSchema, prepare
 
 
@@ -99,8 +100,38 @@ def test_comparisons_are_counted(schema, monkeypatch):
 
 
 def test_patterns_of_very_many_parts():
-    with pytest.raises(ValueError, match="^schema: its patterns"):
-        prepare({"pattern": "(?!a)" + "[ab]?" * 2000 + "c"})
+    with pytest.raises(UnsupportedSchema, match="/items: pattern: (too many nested parts|its patterns take too long)"):
+        prepare({"items": {"pattern": "(?!a)" + "[ab]?" * 2000 + "c"}})
+
+
+@pytest.mark.parametrize("schema, place", [
+    ({"items": {"pattern": "^(?!a)b*(?!b)$"}}, "/items: pattern"),
+    ({"items": {"patternProperties": {"^a": {}, "b$": {}}}}, "/items: patternProperties"),
+    ({"items": {"propertyNames": {"minLength": 2}}}, "/items: propertyNames"),
+    ({"items": {"oneOf": [{"allOf": [{"allOf": [{"type": "string"}] * 9}]}, {"type": "string"}]}}, "/items: oneOf"),
+    ({"items": {"contains": {"pattern": "(?!a)b*(?!b)"}, "maxItems": 2}}, "/items/contains: pattern")], ids=str)
+def test_what_takes_too_long_is_named(schema, place, monkeypatch):
+    monkeypatch.setattr("gomlx.schema.MAX_EFFORT", 3)
+    with pytest.raises(UnsupportedSchema, match=f"cannot be enforced: {place}: its patterns take too long"):
+        prepare(schema)
+
+
+def test_a_place_that_was_rewritten_is_named_once_and_where_it_stands():
+    with pytest.raises(UnsupportedSchema) as caught:
+        prepare({"items": {"contains": {"not": {"multipleOf": 3}}, "maxItems": 9}})
+    assert [(one.pointer, one.keyword) for one in caught.value.places] == [("/items/contains", "not")]
+
+
+def test_assertions_are_looked_for_once_in_what_stands_in_many_places(monkeypatch):
+    """Names beside each other are compared by terms that have the same trees in them."""
+    looked = []
+    monkeypatch.setattr(syntax, "inner", lambda node, inner=syntax.inner: (looked.append(node), inner(node))[1])
+    tree = syntax.parse("(a|b)*a(a|b){9}")
+    assert not syntax.has_assertions(tree)
+    looked.clear()
+    for _ in range(9):
+        assert not syntax.has_assertions(syntax.Cat((tree, syntax.EMPTY)))
+    assert len(looked) <= 9 * 2
 
 
 @pytest.mark.parametrize("inner", [{"type": [{}], "const": 1}, {"required": 3}, {"type": 3, "enum": 3}])

@@ -1,5 +1,6 @@
 """Masks against their definition: a token is allowed exactly when some answer goes on with it. Distributions under
 masks, and streams under constraints that are preempted."""
+import collections
 import math
 import random
 import re
@@ -95,7 +96,7 @@ def check_walk(constraint, texts, rng):
         assert matcher.consume_token(token)
 
 
-@pytest.mark.parametrize("n_walks", [60, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_walks", [60, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_a_token_is_allowed_exactly_when_an_answer_goes_on_with_it(n_walks):
     rng, n = random.Random(1), 0
     assert VIEW.vocab == 300
@@ -137,8 +138,7 @@ PLAIN, FILTERED = {"temperature": 1.0}, {"temperature": 1.7, "top_k": 4}
 
 
 @pytest.mark.parametrize("sampling, n_draws", [
-    (PLAIN, 1500), (FILTERED, 1500), pytest.param(PLAIN, 100_000, marks=pytest.mark.slow),
-    pytest.param(FILTERED, 20_000, marks=pytest.mark.slow)], ids=str)
+    (PLAIN, 1500), (FILTERED, 1500), pytest.param(PLAIN, 20_000, marks=pytest.mark.slow)], ids=str)
 def test_draws_have_the_models_distribution_over_what_is_allowed(model, sampling, n_draws):
     """Pearson's chi-square of the first tokens: the softmax of the allowed logits, after the samplers. Allowed is what
     begins one of the texts."""
@@ -152,7 +152,8 @@ def test_draws_have_the_models_distribution_over_what_is_allowed(model, sampling
     share /= share.sum()
     drawn = model.generate(PROMPT, n=n_draws, choice=texts, max_tokens=1, seed=11,
                            sampling=gomlx.Sampling(**sampling)).read(progress=False)
-    counts = np.array([sum(one.tokens == [i] for one in drawn) for i in ids])
+    found = collections.Counter(tuple(one.tokens) for one in drawn)
+    counts = np.array([found[i,] for i in ids])
     assert counts.sum() == n_draws and not counts[share == 0].any()
     wanted = n_draws * share
     many = wanted >= 5                                      # the others are one cell

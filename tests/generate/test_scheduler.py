@@ -509,6 +509,15 @@ def test_prompts_get_on_however_many_decode(model):
         assert passes < 50
 
 
+def test_a_prompt_is_scored_whatever_the_bound(model):
+    """A pass of one row would have no logits of its own: it has two."""
+    ids = model.encode(PROMPTS[2])
+    with model.scheduler() as scheduler:
+        scheduler._decoder.limit(rows=1, gap_ms=0)
+        found = scheduler.generate(ids, max_tokens=1, prompt_logprobs=0).read()
+    assert found.prompt_logprobs == list(model.score(ids).logprobs)
+
+
 def test_a_processor_may_close_its_stream(model):
     streams, ready = [], threading.Event()
 

@@ -13,8 +13,6 @@ import gomlx
 import gomlx.core as mx
 from gomlx import _gomlx
 
-pytestmark = [pytest.mark.isa, pytest.mark.decoding]
-
 STORY = "Once upon a time"
 
 

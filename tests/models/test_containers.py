@@ -91,8 +91,7 @@ def test_gguf_of_every_case(folder, tmp_path, case):
 BLOCKS = ("q8_0", "q4_k_m", "q4_0", "q6_k", "q5_k_m")
 
 
-@pytest.mark.parametrize("case, quantize", [(case, BLOCKS[(i + j) % 5]) for i, case in enumerate(WIDE_CASES)
-                                            for j in (0, 1)])
+@pytest.mark.parametrize("case, quantize", [(case, BLOCKS[i % 5]) for i, case in enumerate(WIDE_CASES)])
 def test_quantised_gguf(folder, tmp_path, case, quantize):
     """As the values that the blocks stand for; a batch as single sequences, with int8 activations too."""
     gomlx.convert(folder(case), tmp_path / "x.gguf", quantize)
@@ -116,7 +115,7 @@ FORMATS = ("mlx-2", "mlx-3", "mlx-4", "mlx-5", "mlx-6", "mlx-8", "mxfp4", "mxfp8
 
 
 @pytest.mark.parametrize("case, quantize", [(case, FORMATS[(i + j) % 9]) for i, case in enumerate(WIDE_CASES)
-                                            for j in (0, 2, 7)])
+                                            for j in (0, 4)])
 def test_mlx_folders(folder, tmp_path, case, quantize):
     """As the values that the groups stand for; a batch as single sequences."""
     gomlx.convert(folder(case), tmp_path / "mlx", quantize)

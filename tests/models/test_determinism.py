@@ -184,27 +184,41 @@ print(_gomlx.isa())
 """
 
 
+def run_under(isa, program, given=""):
+    return subprocess.run([sys.executable, "-c", program], input=given, text=True, capture_output=True, cwd=TESTS,
+                          env=os.environ | {"GOMLX_ISA": isa, "PYTHONPATH": PACKAGE})
+
+
+@pytest.fixture(scope="module")
+def sets():
+    """The instruction sets that this build has and this machine runs."""
+    if FORCED:
+        pytest.skip("GOMLX_ISA is set: this test sets it itself")
+    found = []
+    for isa in ISAS:
+        done = run_under(isa, "from gomlx import _gomlx; print(_gomlx.isa())")
+        if done.returncode == 0:
+            assert done.stdout.strip() == isa
+            found.append(isa)
+        else:
+            assert "GOMLX_ISA" in done.stderr and isa in done.stderr, done.stderr
+    assert {_gomlx.isa(), "generic"} <= set(found)
+    return found
+
+
 def under(isa, path, options, ids, out):
-    """Logits under an instruction set, None where this machine has it not."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], input=repr((path, options, ids, str(out))), text=True,
-                          capture_output=True, env=os.environ | {"GOMLX_ISA": isa, "PYTHONPATH": PACKAGE}, cwd=TESTS)
-    if done.returncode:
-        assert "GOMLX_ISA" in done.stderr and isa in done.stderr, done.stderr
-        return None
-    assert done.stdout.strip() == isa
+    """Logits under an instruction set."""
+    done = run_under(isa, PROGRAM, repr((path, options, ids, str(out))))
+    assert done.returncode == 0 and done.stdout.strip() == isa, done.stderr
     return np.load(out)
 
 
-def test_instruction_sets_agree(case, model, tmp_path):
+def test_instruction_sets_agree(case, model, sets, tmp_path):
     """Sums in another order: float32's rounding where all is float32. Where keys, values or activations are rounded to
     less, what stands at the edge between two steps may fall to either side: a difference of that rounding."""
-    if FORCED:
-        pytest.skip("GOMLX_ISA is set: this test sets it itself")
     path, options = case
     ids = tokens(model, 60)
-    found = {isa: under(isa, path, options, ids, tmp_path / (isa + ".npy")) for isa in ISAS}
-    found = {isa: values for isa, values in found.items() if values is not None}
-    assert {_gomlx.isa(), "generic"} <= found.keys()
+    found = {isa: under(isa, path, options, ids, tmp_path / (isa + ".npy")) for isa in sets}
     same(found[_gomlx.isa()], logits(model, ids)[0])
     info = model.info()
     bound = 0.03 if info["activations"] in ("int8", "bfloat16") else 1e-5 if info["kv_dtype"] == "float32" else 1e-3

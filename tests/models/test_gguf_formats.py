@@ -198,8 +198,7 @@ def importance(shared, tmp_path_factory):
 
 @pytest.mark.parametrize("kind, types", [("Q2_K", {"Q2_K", "Q3_K"}), ("Q3_K_S", {"Q3_K"}), ("Q3_K_L", {"Q3_K", "Q5_K"}),
                                          ("IQ4_NL", {"IQ4_NL"}), ("IQ4_XS", {"IQ4_XS"}), ("TQ1_0", {"TQ1_0"}),
-                                         ("TQ2_0", {"TQ2_0"}), ("IQ1_S", {"IQ1_S"}), ("IQ1_M", {"IQ1_M"}),
-                                         ("IQ2_XXS", {"IQ2_XXS"}), ("IQ2_XS", {"IQ2_XS"}),
+                                         ("TQ2_0", {"TQ2_0"}), ("IQ1_S", {"IQ1_S"}), ("IQ2_XXS", {"IQ2_XXS"}),
                                          ("IQ2_M", {"IQ2_S", "IQ3_S"}), ("IQ3_XXS", {"IQ3_XXS"}), ("IQ3_S", {"IQ3_S"})])
 def test_mixtures(request, shared, tmp_path, kind, types):
     path = tmp_path / "model.gguf"

@@ -41,11 +41,10 @@ def test_two_ranks_have_the_bits_of_one(model):
 
 @needs_mpi
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["sft", "dpo", "orpo", "kto"])
-def test_ranks_have_the_bits_of_one(model, loss):
-    want = said_of(alone(model, loss, steps=3))
-    for n in (1, 2, 4, 7):                      # of the last some have no row
-        assert together(n, loss) == dict.fromkeys(range(n), want), n
+@pytest.mark.parametrize("n, loss", [(1, "sft"), (7, "sft"), (4, "dpo"), (7, "orpo"), (2, "kto")])
+def test_ranks_have_the_bits_of_one(model, n, loss):
+    """Of seven some have no row."""
+    assert together(n, loss) == dict.fromkeys(range(n), said_of(alone(model, loss, steps=3)))
 
 
 @needs_mpi
@@ -54,8 +53,7 @@ def test_ranks_of_another_model(shared):
     path = os.path.join(shared, "data", "models", "qwen3")
     with gomlx.load(path, threads=2) as model:
         want = said_of(alone(model, steps=2))
-    for n in (2, 4):
-        assert together(n, "sft", path, steps=2) == dict.fromkeys(range(n), want), n
+    assert together(3, "sft", path, steps=2) == dict.fromkeys(range(3), want)
 
 
 @needs_mpi

@@ -121,7 +121,8 @@ def test_load_names_the_option_that_may_have_been_meant():
      r"'stream'. What is returned is a stream: iterate .* read\(\) all"),
     (lambda model: gomlx.load(n_ctx=512), r"has no option n_ctx. Did you mean 'context_length'\?"),
     (lambda model: gomlx.load(model_path="x.gguf"), r"has no option model_path. Did you mean 'path_or_name'\?"),
-    (lambda model: gomlx.load(device_map="auto"), r"has no option device_map. load\(device='cuda'\) puts all of"),
+    (lambda model: gomlx.load(device_map="auto"), r"has no option device_map. load\(device='auto'\) puts on a GPU"),
+    (lambda model: gomlx.load(n_gpu_layers=20), r"has no option n_gpu_layers. Did you mean 'gpu_layers'\?"),
     (lambda model: optim.SGD(lr=0.1), r"'lr'. Did you mean 'learning_rate'\?"),
     (lambda model: model.tokenizer("a", return_tensors="np"), r"'return_tensors'. encode\(text, as_arrays=True\)")])
 def test_names_of_other_libraries_are_told_with_those_of_this_one(call, told):
@@ -130,7 +131,8 @@ def test_names_of_other_libraries_are_told_with_those_of_this_one(call, told):
 
 
 def test_what_other_libraries_names_stand_for_is_there():
-    names = {"path_or_name", "context_length", "threads", "dtype", "learning_rate", *options.CHAT, *options.BATCH}
+    names = {"path_or_name", "context_length", "threads", "dtype", "learning_rate", "gpu_layers", "gpu_memory",
+             *options.CHAT, *options.BATCH}
     assert {one for one in arguments.ELSEWHERE.values() if " " not in one} <= names
     assert not set(arguments.ELSEWHERE) & options.GENERATE
 

@@ -184,6 +184,21 @@ def test_a_bare_system_without_debootstrap_is_not_tried(tmp_path):
     assert (done.returncode, done.stdout) == (77, "debootstrap is not installed: not tried\n"), done.stderr
 
 
+def test_a_wheel_that_the_compiler_warns_of_is_refused(tmp_path):
+    """What it says of the project's own files counts, with whatever stands around it."""
+    gcc = shutil.which("gcc") or pytest.skip("gcc is not installed")
+    (tmp_path / "csrc").mkdir()
+    log, tool = tmp_path / "log", os.path.join(ROOT, "tools", "refuse_warnings")
+    for text, refused in (("int f(void) { int unused; return 1; }\n", True), ("int f(void) { return 1; }\n", False)):
+        (tmp_path / "csrc" / "a.c").write_text(text)
+        said = subprocess.run([gcc, "-Wall", "-c", "csrc/a.c", "-o", "a.o"], cwd=tmp_path, capture_output=True,
+                              text=True, env=os.environ | {"LC_ALL": "C.UTF-8"}).stderr
+        log.write_text("gcc -Wall -c csrc/a.c: 'warning'\n" + said + "/usr/lib/gcc/avx512fintrin.h:6: warning: so\n"
+                       "kernels/cpu/gemm.inc:9:1: warning: 'x' may be used uninitialized [-Wmaybe-uninitialized]\n")
+        done = subprocess.run([tool, log], capture_output=True, text=True)
+        assert (done.returncode, "csrc/a.c:1:" in done.stdout) == (int(refused), refused), done.stdout
+
+
 # ---- publishing ----
 def publishing_check():
     """The script of the workflow's step before what was built is published."""

@@ -6,10 +6,11 @@ import shutil
 import subprocess
 import sysconfig
 
+import order
 import pytest
 from catalogue import ROWS
 from engine import Compiler, load_setup
-from places import ROOT
+from places import ROOT, TESTS
 
 # What each folder may see besides itself and gomlx.h: direct and indirect layers below it.
 BASE = {"base", "kernels"}
@@ -208,25 +209,54 @@ def test_the_top_of_the_house():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gcc", "clang"])
-def test_no_compiler_warns(name):
-    if shutil.which(name) is None:
-        pytest.skip(f"{name} is not installed")
+def test_clang_does_not_warn():
+    """Of the syntax. What gcc says, and its optimiser, is an error where the wheel is built: tools/build_wheel."""
+    if shutil.which("clang") is None:
+        pytest.skip("clang is not installed")
     build, python = load_setup(ROOT), sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(python, "Python.h")):
         pytest.skip("Python.h is not installed")
-    compiler = Compiler(ROOT, [name, *build.FLAGS, "-Werror", "-D_GNU_SOURCE", "-DPy_LIMITED_API=0x030B0000",
+    compiler = Compiler(ROOT, ["clang", *build.FLAGS, "-Werror", "-D_GNU_SOURCE", "-DPy_LIMITED_API=0x030B0000",
                                "-isystem", python, *(f"-I{folder}" for folder in build.INCLUDES)], build.JOBS)
     with contextlib.chdir(ROOT):
         units = [(path, build.own_flags(path)) for path in tracked(".c") if not build.is_part(path)]
         units += [(path, own) for path, _, own in build.parts()]
-    # Some of gcc's warnings need the optimiser, without which intrinsics are macros that warn; for the kernels, which
-    # take it minutes, what it says of the syntax must do.
-    said = compiler.warnings([
-        (path, [*own, *([build.level(path)[0]] if name == "gcc" else []),
-                *(["-fsyntax-only"] if name == "clang" or path.startswith("kernels/cpu/") else [])])
-        for path, own in units])
+    said = compiler.warnings([(path, [*own, "-fsyntax-only"]) for path, own in units])
     assert not said, said
+
+
+def test_files_that_take_long_begin_first(request):
+    assert len(set(order.LONG)) == len(order.LONG)
+    assert all(os.path.exists(os.path.join(TESTS, name)) for name in order.LONG)
+    places = [order.place_of(item.path) for item in request.session.items]
+    assert places == sorted(places)
+    assert not request.config.getoption("loadscopereorder", False)      # by how many tests a file has
+
+
+def test_objects_are_compiled_again_when_what_they_are_made_of_changes(tmp_path):
+    """And only then; what was kept of an older state is there when that comes back."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    source, header = tmp_path / "a.c", tmp_path / "a.h"
+    source.write_text('#include "a.h"\nint f(int x) { return x * FACTOR; }\n')
+
+    def compiled(factor, *flags):
+        header.write_text(f"#define FACTOR {factor}\n")
+        before = os.listdir(tmp_path / "build" / "tests") if (tmp_path / "build").exists() else []
+        obj, = Compiler(str(tmp_path), ["gcc"], 1).compile(["a.c"], *flags).values()
+        return obj, os.path.basename(obj) not in before
+
+    first, second = compiled(3), compiled(4)
+    assert first[1] and second[1] and first[0] != second[0]
+    assert compiled(4) == (second[0], False) and compiled(4, "-O1")[1]
+    assert open(first[0], "rb").read() != open(second[0], "rb").read()
+    source.write_text("#error none\n")
+    with pytest.raises(AssertionError, match="#error none"):
+        compiled(4)
+    assert not [name for name in os.listdir(tmp_path / "build" / "tests") if "new" in name]
+    source.write_text("int f(int x) { int unused; return x; }\n")
+    for _ in range(2):                                  # what is said is said again
+        assert "unused" in Compiler(str(tmp_path), ["gcc", "-Wall"], 1).warnings([("a.c", [])])
 
 
 # ---- sizes ----

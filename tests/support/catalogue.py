@@ -20,5 +20,6 @@ def rows():
 
 ROWS = list(rows())
 UNARY, BINARY, REDUCE = ([name for kind, name, _ in ROWS if kind == wanted] for wanted in ("UNARY", "BINARY", "REDUCE"))
-# Of every architecture, the best of each first.
+# Of every architecture, the best of each first; and those of them that build on no other one.
 ISAS = re.findall(r"^ISA\((\w+),", (ROOT / "kernels/cpu/isa.def").read_text(), re.M)
+FAMILIES = re.findall(r"^ISA\((\w+), \1,", (ROOT / "kernels/cpu/isa.def").read_text(), re.M)

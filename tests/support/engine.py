@@ -1,7 +1,7 @@
 """Compiles the engine for the tests in C and for the structural test, with the tables of setup.py.
 
 Objects are kept between runs, and shared by the processes of pytest-xdist, in build/tests: each under the hash of its
-compiler, its flags and its preprocessed text, so that a change compiles again just what it reaches."""
+compiler, its flags and the files that it was made of, so that a change compiles again just what it reaches."""
 import contextlib
 import fcntl
 import hashlib
@@ -20,7 +20,7 @@ SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-o
 # work.
 KERNELS_LESS = ["-fno-sanitize=null,alignment,object-size,pointer-overflow"]
 # ASan's own checks as calls: the same checks, in little more than half the time that compiling them in line takes.
-KERNELS_CALLS = ["--param", "asan-instrumentation-with-call-threshold=0"]
+CALLS = ["--param", "asan-instrumentation-with-call-threshold=0"]
 KEPT = 7 * 24 * 3600                    # seconds that an object is kept after its last use
 
 
@@ -30,6 +30,7 @@ class Compiler:
     def __init__(self, root, command, jobs):
         self.root, self.command, self.jobs = root, command, jobs
         self.cache = os.path.join(root, "build", "tests")
+        self.digests = {}
         os.makedirs(self.cache, exist_ok=True)
         self.version = self.run([command[0], "--version"])
 
@@ -41,37 +42,67 @@ class Compiler:
             return {f"{source}@{isa}" if isa else source: obj for (source, isa, _), obj in zip(units, objects)}
 
     def object(self, source, flags):
-        command, path = self.find(source, flags, ".o")
-        if not os.path.exists(path):
-            with self.written(path) as new:
-                self.run([*command, "-c", source, "-o", new])
+        path, said = self.made(source, flags, ".o")
+        assert path, f"{shlex.join([*self.command, *flags])} {source}\n{said}"
         return path
 
     def warnings(self, units):
         """What the compiler says of units, (source, flags) each."""
-        def one(source, flags):
-            command, path = self.find(source, flags, ".quiet")
-            if os.path.exists(path):
-                return ""
-            with self.written(path) as new:
-                open(new, "wb").close()                 # -fsyntax-only writes nothing
-                said = subprocess.run([*command, "-c", source, "-o", new], cwd=self.root, capture_output=True).stderr
-                if said:
-                    os.unlink(new)
-            return said.decode(errors="replace")
-
         with self.locked(), ThreadPoolExecutor(self.jobs) as pool:
-            return "".join(pool.map(lambda unit: one(*unit), units))
+            return "".join(said for _, said in pool.map(lambda unit: self.made(*unit, ".quiet"), units))
 
-    def find(self, source, flags, ending):
-        """(the command without -c, where its result is kept)"""
+    def made(self, source, flags, ending):
+        """(where the result is of a source, what the compiler said); the former is None, and nothing is kept, where it
+        failed, or said something of what ends in .quiet. Which files were read stands beside, under the hash of the
+        command: so they need not be read through a preprocessor to know that none has changed."""
         command = [*self.command, *flags]
-        text = self.run([*(flag for flag in command if flag != "-fsyntax-only"), "-E", source], text=False)
-        key = hashlib.sha256("\0".join([self.version, *command, source, ""]).encode() + text).hexdigest()
-        path = os.path.join(self.cache, key + ending)
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(path)
-        return command, path
+        names = os.path.join(self.cache, hash_of(self.version, *command, source) + ".d")
+        path = self.place(names, ending)
+        if path and os.path.exists(path):
+            return path, ""
+        with self.written(names) as new_names:
+            new = new_names + ending
+            done = subprocess.run([*command, "-c", source, "-o", new, "-MD", "-MF", new_names], cwd=self.root,
+                                  capture_output=True)
+            said = done.stderr.decode(errors="replace")
+            if done.returncode or (said and ending == ".quiet"):
+                for one in (new, new_names):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(one)
+                return None, said or f"{source}: {done.returncode}"
+            open(new, "ab").close()                     # -fsyntax-only writes nothing
+            path = self.place(new_names, ending, names)
+            os.replace(new, path)
+        return path, said
+
+    def place(self, names, ending, key=None):
+        """Where the result is of what read the files that a rule of make names; None: one of them is no more. key: the
+        name that the rule will have."""
+        try:
+            with open(names, encoding="utf-8") as file:
+                read = file.read().replace("\\\n", " ").split(": ", 1)[1].split()
+            found = hash_of(key or names, *map(self.digest, read))
+        except FileNotFoundError:
+            return None
+        path = os.path.join(self.cache, found + ending)
+        for one in (names, path):
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(one)
+        return path
+
+    def digest(self, path):
+        if path not in self.digests:
+            with open(os.path.join(self.root, path), "rb") as file:
+                self.digests[path] = hashlib.sha256(file.read()).hexdigest()
+        return self.digests[path]
+
+    def shared(self, objects, *command):
+        """The path of the library that a linker makes of objects; once."""
+        path = os.path.join(self.cache, hash_of(self.version, *command, *sorted(objects)) + ".so")
+        if not os.path.exists(path):
+            with self.locked(), self.written(path) as new:
+                self.run([*command, "-shared", *objects, "-Wl,-z,defs", "-ldl", "-o", new])
+        return path
 
     @contextlib.contextmanager
     def written(self, path):
@@ -95,15 +126,15 @@ class Compiler:
                     os.unlink(entry)
             yield
 
-    def run(self, command, text=True):
+    def run(self, command):
         done = subprocess.run(command, cwd=self.root, capture_output=True)
         assert done.returncode == 0, shlex.join(command) + "\n" + done.stderr.decode(errors="replace")
-        return done.stdout.decode() if text else done.stdout
+        return done.stdout.decode()
 
 
 class Engine(Compiler):
     """objects: {source: object} of csrc (without py) and of the kernels that setup.py would build (GOMLX_ISAS), at -O1
-    under ASan and UBSan. folder: where programs are linked."""
+    under ASan and UBSan. addresses: the flags of ASan alone. folder: where programs are linked."""
 
     def __init__(self, root, folder):
         command, self.folder = shlex.split(os.environ.get("CC", "gcc")), str(folder)
@@ -112,9 +143,9 @@ class Engine(Compiler):
         self.build = load_setup(root)
         self.sanitize = SANITIZE if self.compiles(command, "int main(void) { return 0; }", *SANITIZE) else []
         flags = [*self.build.FLAGS, "-D_GNU_SOURCE", "-DGOMLX_FAULT_INJECTION", "-g1", "-O1", *self.sanitize]
-        less = KERNELS_LESS if self.sanitize else []
-        if self.sanitize and self.compiles(command, "int main(void) { return 0; }", *SANITIZE, *KERNELS_CALLS):
-            less = [*less, *KERNELS_CALLS]
+        calls = self.sanitize and self.compiles(command, "int main(void) { return 0; }", *SANITIZE, *CALLS)
+        less = [*KERNELS_LESS, *(CALLS if calls else [])] if self.sanitize else []
+        self.addresses = ["-fsanitize=address", *(CALLS if calls else [])] if self.sanitize else []
         super().__init__(root, [*command, *flags, *(f"-I{name}" for name in self.build.INCLUDES)], self.build.JOBS)
         with contextlib.chdir(root):
             sources = [(path, "", own) if (own := self.build.own_flags(path)) else path
@@ -137,6 +168,10 @@ class Engine(Compiler):
         libraries = [f"-l{name}" for name in self.build.LIBRARIES]
         self.run([*self.command, *self.sanitize, obj, *(objects or self.objects).values(), *libraries, "-o", program])
         return program
+
+
+def hash_of(*words):
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
 def load_setup(root):

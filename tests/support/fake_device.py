@@ -18,8 +18,4 @@ def build_fake_device():
                                *(f"-I{name}" for name in build.INCLUDES)], build.JOBS)
     sources = [os.path.relpath(path, ROOT) for path in sorted(glob.glob(os.path.join(ROOT, "kernels/cpu/launch_*.c")))]
     objects = compiler.compile(["tests/cuda/fake_device.c", "kernels/cpu/contracts.c", "kernels/quants.c", *sources])
-    _, path = compiler.find("tests/cuda/fake_device.c", sorted(objects.values()), ".so")
-    if not os.path.exists(path):
-        with compiler.locked(), compiler.written(path) as new:
-            compiler.run([*command, "-shared", *objects.values(), "-Wl,-z,defs", "-o", new])
-    return path
+    return compiler.shared(objects.values(), *command)

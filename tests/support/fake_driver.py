@@ -55,11 +55,7 @@ def shared_library(source, objects, *command, flags=()):
     """The path of what the linker makes of a source, by a compiler, and other objects; once."""
     compiler = Compiler(ROOT, [*compiler_of("CC", "gcc"), *FLAGS, *flags], 1)
     objects = [*compiler.compile([source]).values(), *objects]
-    _, path = compiler.find(source, sorted(objects), ".so")
-    if not os.path.exists(path):
-        with compiler.locked(), compiler.written(path) as new:
-            compiler.run([*command, "-shared", *flags, *objects, "-Wl,-z,defs", "-ldl", "-o", new])
-    return path
+    return compiler.shared(objects, *command, *flags)
 
 
 @functools.cache

@@ -89,7 +89,7 @@ def sizes(rank, size):
 
 
 def large(rank, size):
-    check_sizes(rank, size, [(1 << 24,), ((1 << 24) - 3,)], ["float32", "bfloat16"])
+    check_sizes(rank, size, [(1 << 21,), ((1 << 21) - 3,)], ["float32", "bfloat16"])
 
 
 def groups(rank, size):

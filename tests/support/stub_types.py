@@ -72,7 +72,7 @@ ARGUMENTS |= for_reductions | {
     "describe.kv_dtype": "str | Dtype", "describe.dtype": "str | Dtype", "describe.activations": "str",
     "load_model.kv_dtype": "str | Dtype", "load_model.dtype": "str | Dtype", "load_model.activations": "str",
     "load_model.progress": "Callable[[float], object]", "load_model.context_policy": "str",
-    "load_model.device": "int",
+    "load_model.device": "int", "load_model.host_layers": "int",
     "stream.session": "Session", "stream.tokenizer": "Tokenizer", "stream.prompt_ids": "Sequence[int]",
     "stream.stop_ids": "Sequence[int]", "stream.stop_texts": "Sequence[str]",
     "stream.processors": "Sequence[Callable[..., Any]]",

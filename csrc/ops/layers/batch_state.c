@@ -1,9 +1,7 @@
 /* batch_state.c - see batch_state.h. */
 #include "ops/layers/batch_state.h"
 #include <string.h>
-#include "base/grow.h"
 #include "base/memory.h"
-#include "core/device.h"
 #include "ops/ops.h"
 
 static gm_status measure(const int32_t *counts, int n_sequences, bool prompt, gm_batch_shape *shape) {
@@ -84,27 +82,42 @@ void batch_state_free(gm_batch_state *b) {
         return;
     release_parts(b);
     gm_release(b->block);
-    gm_release(b->host);
-    memory_free(b->tables);
+    if (b->host)
+        device_unpin(b->device, b->host);
+    if (b->tables)
+        device_unpin(b->device, b->tables);
     memory_free(b->paged);
     buffer_release(b->sent);
     memory_free(b);
 }
 
+/* Memory of the host for a batch on a device, besides its tables. */
+static gm_status reserve_host(gm_batch_state *b) {
+    const size_t bytes = (size_t)b->block->size;
+    b->paged = memory_zeroed((size_t)b->shape.slots * sizeof *b->paged + 1);
+    b->host = b->paged ? device_pinned(b->device, bytes + 2 * (size_t)b->shape.rows * sizeof *b->best) : NULL;
+    if (!b->host)
+        return error_code();
+    memcpy(b->host, b->view.caches, bytes);
+    b->best = (gm_row_best *)((char *)b->host + bytes);
+    return GM_OK;
+}
+
 gm_status batch_state_place(gm_batch_state *b, int number) {
     if (!number)
         return GM_OK;
+    if (!(b->device = device_get(number)))
+        return error_code();
+    GM_TRY(reserve_host(b));
     gm_buffer *there = buffer_new_on(number, (size_t)b->block->size);
     gm_array *twin = there ? array_moved(b->block, there, 0) : NULL;
     buffer_release(there);
-    if (!twin || !(b->paged = memory_zeroed((size_t)b->shape.slots * sizeof *b->paged + 1))) {
-        gm_release(twin);
+    if (!twin)
         return error_code();
-    }
     release_parts(b);
-    b->device = number;
-    b->host = b->block;
+    gm_release(b->block);
     b->block = twin;
+    b->view = batch_view(b->host, &b->shape);
     return make_parts(b);
 }
 
@@ -115,6 +128,8 @@ void batch_state_set_rows(gm_batch_state *b, int sequence, const int32_t *tokens
         b->view.positions[first + i] = (int32_t)(position + i);
     }
     const int32_t blocks = (int32_t)((position + n + GM_KV_BLOCK - 1) / GM_KV_BLOCK);
+    if (sequence == 0)
+        b->n_tables = 0;
     if (sequence == 0 || blocks > *b->view.n_blocks)
         *b->view.n_blocks = blocks;
 }
@@ -124,14 +139,29 @@ void batch_state_set_cache(gm_batch_state *b, int sequence, int slot, const gm_c
         batch_caches(&b->view, &b->shape, slot, i)[sequence] = arrays[i];
 }
 
+/* Capacity for more tables, in pinned memory: copies from other memory would wait for what is under way. */
+static gm_status reserve_tables(gm_batch_state *b, size_t more) {
+    const size_t wanted = b->n_tables + more;
+    if (wanted <= b->tables_capacity)
+        return GM_OK;
+    void **tables = device_pinned(b->device, 2 * wanted * sizeof *tables);
+    if (!tables)
+        return error_code();
+    if (b->n_tables)
+        memcpy(tables, b->tables, b->n_tables * sizeof *tables);
+    if (b->tables)
+        device_unpin(b->device, b->tables);
+    b->tables = tables;
+    b->tables_capacity = 2 * wanted;
+    return GM_OK;
+}
+
 gm_status batch_state_set_blocks(gm_batch_state *b, int sequence, int slot, const gm_cache_address arrays[2],
                                  int64_t blocks) {
     gm_cache_address at[2] = {arrays[0], arrays[1]};
-    if (sequence == 0 && slot == 0)
-        b->n_tables = 0;
     b->paged[slot] = blocks > 0;
     if (blocks > 0)
-        GM_TRY(grow_array(&b->tables, b->n_tables, &b->tables_capacity, 2 * (size_t)blocks, sizeof *b->tables));
+        GM_TRY(reserve_tables(b, 2 * (size_t)blocks));
     for (int i = 0; i < 2 && blocks > 0; i++) {
         memcpy(b->tables + b->n_tables, arrays[i].blocks, (size_t)blocks * sizeof *b->tables);
         at[i].blocks = (void *const *)(b->n_tables * sizeof *b->tables);
@@ -165,16 +195,16 @@ gm_status batch_state_send(gm_batch_state *b) {
         return GM_OK;
     if (bytes && (!b->sent || b->sent->bytes < bytes)) {
         buffer_release(b->sent);
-        if (!(b->sent = buffer_new_on(b->device, 2 * bytes)))
+        if (!(b->sent = buffer_new_on(b->device->number, 2 * bytes)))
             return error_code();
     }
     point_to_tables(b);
-    GM_TRY(device_copy(b->device, array_ptr(b->block), b->view.caches, (size_t)batch_bytes(&b->shape)));
+    GM_TRY(device_copy(b->device->number, array_ptr(b->block), b->view.caches, (size_t)batch_bytes(&b->shape)));
     if (!bytes)
         return GM_OK;
-    const gm_status status = device_copy(b->device, b->sent->data, b->tables, bytes);
+    const gm_status status = device_copy(b->device->number, b->sent->data, b->tables, bytes);
     if (status != GM_OK)
-        await_copies(b->device);
+        await_copies(b->device->number);
     return status;
 }
 

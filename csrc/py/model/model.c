@@ -182,15 +182,16 @@ PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyOb
                                   1,
                                   1,
                                   {"path", "context_length", "dtype", "kv_dtype", "activations", "threads", "progress",
-                                   "context_policy", "device", NULL}};
+                                   "context_policy", "device", "host_layers", NULL}};
     module_state *state = PyModule_GetState(module);
-    PyObject *v[9], *path;
+    PyObject *v[10], *path;
     gm_load_options options = {.weight_dtype = -1, .kv_dtype = -1, .activations = -1};
     if (!read_arguments(&sig, args, n, kwnames, v) || !read_dtype_name(state, v[2], &options.weight_dtype) ||
         !read_kv_dtype(state, v[3], &options.kv_dtype) || !read_activations(v[4], &options.activations) ||
         !read_context_policy(v[7], &options.context_policy) ||
         (v[5] != Py_None && !read_int(v[5], "threads", &options.threads)) ||
-        (v[8] && v[8] != Py_None && !read_int(v[8], "device", &options.device)))
+        (v[8] && v[8] != Py_None && !read_int(v[8], "device", &options.device)) ||
+        (v[9] && v[9] != Py_None && !read_int(v[9], "host_layers", &options.host_layers)))
         return NULL;
     if (v[1] && v[1] != Py_None) {
         options.context_length = PyLong_AsLongLong(v[1]);

@@ -135,7 +135,12 @@ def inside(node: Node) -> Iterator[Node]:
 
 
 def has_assertions(node: Node) -> bool:
-    return any(isinstance(one, Start | End | Word | Look) for one in inside(node))
+    """Kept, as size() is."""
+    found: bool | None = node.__dict__.get("_asserts")
+    if found is None:
+        found = node.__dict__["_asserts"] = isinstance(node, Start | End | Word | Look) or \
+            any(map(has_assertions, inner(node)))
+    return found
 
 
 def size(node: Node) -> int:

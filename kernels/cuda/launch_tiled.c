@@ -1,0 +1,98 @@
+/* launch_tiled.c - products of matrices in tiles by few tokens (tiled.cu): which kernel, and how a block's memory is
+ * cut. */
+#include <string.h>
+#include "cuda/launch.h"
+
+/* Bytes of a stage of more than one tile, and of a block's rings, at most: more keep x waiting, and no product shorter.
+ * Rows in place of tiles come by pieces, so that more have to be on their way. */
+#define LONGEST_STAGE 4096
+#define AHEAD 65536
+#define AHEAD_OF_ROWS 131072
+
+/* Number of a format in the orders of kernels. */
+static int tiled_number(const cuda_format *f) {
+    const int group = f->values == 32 ? 0 : f->values == 64 ? 3 : 6;
+    switch (f->format) {
+    case GM_QUANT_f16: return 0;
+    case GM_QUANT_bf16: return CUDA_tiled_bf16 - CUDA_tiled_f16;
+    case GM_QUANT_q4_0: return CUDA_tiled_q4_0 - CUDA_tiled_f16;
+    case GM_QUANT_q8_0: return CUDA_tiled_q8_0 - CUDA_tiled_f16;
+    case GM_QUANT_q4_k: return CUDA_tiled_q4_k - CUDA_tiled_f16;
+    case GM_QUANT_q6_k: return CUDA_tiled_q6_k - CUDA_tiled_f16;
+    case GM_QUANT_mxfp4: return CUDA_tiled_mxfp4 - CUDA_tiled_f16;
+    default: return CUDA_tiled_affine4_32_f16 - CUDA_tiled_f16 + group + float_index(f->scale_type);
+    }
+}
+bool cuda_makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {
+    if (w->format.format != GM_QUANT_f16 && w->format.format != GM_QUANT_bf16) return w->format.tile != 0;
+    return rows % TILED_ROWS == 0 && k % cuda_tile_values(w->format.format) == 0 && is_aligned(w->data, 16);
+}
+static int64_t units_of(const cuda_packed_args *p) {
+    return (p->rows + p->more[0].rows + p->more[1].rows) / TILED_ROWS;
+}
+/* Cuts the memory of a block for `tokens` tokens, of so many columns each, and `units` sixteens of rows. Bytes that it
+ * takes; 0: there are too few. */
+static size_t cut_memory(cuda_packed_args *p, int64_t tokens, int64_t columns, int64_t units) {
+    const cuda_format *f = &p->weight.format;
+    const int64_t values = cuda_tile_values(f->format), tile = TILED_ROWS * (values / f->values) * f->bytes;
+    const int64_t part = blocks_of(p->k / values, TILED_PARTS), matrices = p->glu == CUDA_NO_GLU ? 1 : 2;
+    const int64_t ahead = f->format <= GM_QUANT_bf16 ? AHEAD_OF_ROWS : AHEAD;
+    const int64_t longest = LONGEST_STAGE < tile ? 1 : LONGEST_STAGE / tile;
+    const int64_t products = units * matrices, kept = TILED_SUMS / tokens / matrices * matrices;
+    p->stage = (int32_t)blocks_of(part, blocks_of(part, longest));
+    p->kept = (int32_t)(products < kept ? products : kept);
+    const int64_t results = p->kept * TILED_PARTS * tokens * TILED_ROWS + TILED_PARTS * tokens * columns;
+    const int64_t x = p->k * tokens * columns * 2 + p->k / 16 * tokens * columns * 4; /* and totals, at most */
+    const int64_t fixed = TILED_ARRIVALS + results * 4 + x + (int64_t)cuda_norm_memory(p),
+                  ring = TILED_PARTS * p->stage * tile;
+    int64_t stages = ((int64_t)cuda_block_memory() - fixed) / ring;
+    if (stages > 2 && stages > ahead / ring) stages = ahead / ring < 2 ? 2 : ahead / ring;
+    if (stages > TILED_STAGES) stages = TILED_STAGES;
+    p->stages = (int32_t)stages;
+    return stages < 2 ? 0 : (size_t)(fixed + stages * ring);
+}
+/* bfloat16 rows are one column each, float32 rows two. As many tokens go together as fit. */
+bool cuda_start_tiled(cuda_packed_args *p) {
+    const bool rounded = p->x_type == GM_T_BF16 || p->rounds, is_bf16 = p->weight.format.format == GM_QUANT_bf16;
+    const int64_t columns = rounded ? 1 : 2, units = units_of(p), blocks = units < TILED_FILL ? units : TILED_FILL;
+    const int number = tiled_number(&p->weight.format);
+    size_t memory = 0;
+    if (rounded != is_bf16 || !is_aligned(p->x, 16) || !is_aligned(p->norm, 16) ||
+        !cuda_makes_tiles(&p->weight, p->rows, p->k))
+        return false;
+    if (p->glu != CUDA_NO_GLU && (memcmp(&p->weight.format, &p->up.format, sizeof p->up.format) != 0 ||
+                                  !cuda_makes_tiles(&p->up, p->rows, p->k)))
+        return false;
+    p->pass = (int32_t)(p->tokens < TILED_COLUMNS / columns ? p->tokens : TILED_COLUMNS / columns);
+    for (; p->pass > 0 && !memory; p->pass--) memory = cut_memory(p, p->pass, columns, blocks_of(units, blocks));
+    if (!memory) return false;
+    p->pass++;
+    /* A few short passes take less time than one over as many columns as wide.cu has. */
+    if ((p->tokens > 8 || blocks_of(p->tokens, p->pass) > 2 * columns) && cuda_start_wide(p, number)) return true;
+    const int64_t grid[3] = {blocks, blocks_of(p->tokens, p->pass), 1};
+    cuda_start_grid((cuda_kernel)((p->tokens == 1 ? CUDA_tiled_one_f16 : CUDA_tiled_f16) + number), grid, TILED_THREADS,
+                    memory, p);
+    return true;
+}
+
+/* ---- mixtures of experts: all blocks of a card for few pairs, one for each of many ---- */
+static int64_t expert_blocks(const cuda_packed_args *p) {
+    const int64_t units = p->rows / TILED_ROWS, each = TILED_FILL / p->tokens;
+    return each < 1 ? 1 : each < units ? each : units;
+}
+static size_t expert_memory(cuda_packed_args *p) {
+    const int64_t units = blocks_of(p->rows / TILED_ROWS, expert_blocks(p));
+    return cut_memory(p, 1, 2, units);
+}
+bool cuda_fits_experts(cuda_packed_args *p) {
+    return p->weight.format.tile && is_aligned(p->x, 16) &&
+           (p->glu == CUDA_NO_GLU || memcmp(&p->weight.format, &p->up.format, sizeof p->up.format) == 0) &&
+           expert_memory(p) > 0;
+}
+void cuda_start_tiled_experts(const cuda_packed_args *p) {
+    cuda_packed_args own = *p;
+    const size_t memory = expert_memory(&own);
+    const cuda_kernel kernel = (cuda_kernel)(CUDA_expert_tiled_q4_0 + tiled_number(&p->weight.format) -
+                                             (CUDA_tiled_q4_0 - CUDA_tiled_f16));
+    cuda_start(kernel, p->tokens * expert_blocks(p), TILED_THREADS, memory, &own);
+}
