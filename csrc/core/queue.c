@@ -213,9 +213,10 @@ gm_status queue_writes(gm_queue *q, gm_buffer *b) {
     return b ? note(&q->writes, &q->n_writes, &q->cap_writes, b, true) : GM_OK;
 }
 
-/* Two solo launches need no barrier between them whatever they touch: those of a stage are all done by one thread. */
-static bool conflicts(const access *now, size_t n_now, const access *past, size_t n_past, bool solo) {
-    for (size_t i = 0; i < n_now; i++)
+/* Of accesses from `first` on. Two solo launches need no barrier between them whatever they touch: those of a stage are
+ * all done by one thread. */
+static bool conflicts(const access *now, size_t first, size_t n_now, const access *past, size_t n_past, bool solo) {
+    for (size_t i = first; i < n_now; i++)
         for (size_t j = 0; j < n_past; j++)
             if (now[i].buf == past[j].buf && !(solo && past[j].solo))
                 return true;
@@ -252,14 +253,15 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
         return add_on_device(q, fn, copy, n), GM_OK;
     GM_TRY(place_gates(q));
     const bool part = (flags & LAUNCH_PART) != 0, solo = n <= grain && !part;
-    const bool beside = part && q->parts; /* waits for what the part before it waits for */
+    /* A part waits for what the part before it waits for, and for who has memory that the node took since. */
+    const bool beside = part && q->parts;
+    const size_t reads = beside ? q->noted_reads : 0, writes = beside ? q->noted_writes : 0;
     /* A node of many launches (thousands of arrays joined) compares and notes what it touches once. */
     bool again = solo && q->noted && q->noted_reads == q->n_reads && q->noted_writes == q->n_writes;
     bool barrier = (q->fence && (q->multi_since || !solo)) ||
-                   (!again && !beside &&
-                    (conflicts(q->reads, q->n_reads, q->past_writes, q->n_past_writes, solo) ||
-                     conflicts(q->writes, q->n_writes, q->past_writes, q->n_past_writes, solo) ||
-                     conflicts(q->writes, q->n_writes, q->past_reads, q->n_past_reads, solo)));
+                   (!again && (conflicts(q->reads, reads, q->n_reads, q->past_writes, q->n_past_writes, solo) ||
+                               conflicts(q->writes, writes, q->n_writes, q->past_writes, q->n_past_writes, solo) ||
+                               conflicts(q->writes, writes, q->n_writes, q->past_reads, q->n_past_reads, solo)));
     if (barrier) {
         q->n_past_reads = q->n_past_writes = 0;
         q->multi_since = false;

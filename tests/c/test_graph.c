@@ -358,6 +358,40 @@ static void parts_of_a_node_do_not_wait_for_each_other(void) {
     }
 }
 
+static void read_unwritten(const void *args, int64_t begin, int64_t end) {
+    shared_steps *t = *(shared_steps *const *)args;
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    t->early += t->written ? (int)(end - begin) : 0;
+}
+
+/* Memory that is taken between the parts of a node may be what a node before it reads: the part before had not to wait
+ * for that. */
+static void a_part_waits_for_who_has_its_memory(void) {
+    for (int threads = 1; threads <= 3; threads++) {
+        shared_steps steps = {0}, *t = &steps;
+        gm_phase_profile profile;
+        memset(&profile, 0, sizeof profile);
+        gm_queue *q = queue_new(0);
+        gm_buffer *b = buffer_new(64);
+        CHECK(run_lock(-1) == GM_OK && queue_reserve(q, 2) == GM_OK && queue_reads(q, b) == GM_OK);
+        CHECK(queue_launch(q, read_unwritten, &t, sizeof t, 4, 1, 0) == GM_OK);
+        queue_end_node(q);
+        queue_drop(q, b);
+        CHECK(queue_launch(q, pass, &t, sizeof t, 1, 1, LAUNCH_PART) == GM_OK);
+        CHECK(queue_scratch(q, 64) == b->data);
+        CHECK(queue_launch(q, write_pieces, &t, sizeof t, 2, 1, LAUNCH_PART) == GM_OK);
+        CHECK(queue_launch(q, write_pieces, &t, sizeof t, 1, 1, LAUNCH_PART) == GM_OK);
+        queue_end_node(q);
+        queue_profile(q, &profile);
+        queue_start(q, threads);
+        CHECK(queue_step(q, 0) == GM_OK);
+        queue_finish(q);
+        run_unlock();
+        CHECK(steps.written == 3 && steps.early == 0 && all_barriers(&profile) == 1);
+        queue_free(q);
+    }
+}
+
 static void check_counts(const gm_phase_profile *p, gm_work work, int64_t launches, int64_t pieces, int64_t barriers) {
     const gm_work_counts *c = &p->work[work];
     CHECK(c->launches == launches && c->pieces == pieces && c->barriers == barriers);
@@ -515,6 +549,7 @@ int main(void) {
     a_barrier_holds_for_all_that_comes_behind_it();
     what_runs_alone_ends_the_stage_before_it();
     parts_of_a_node_do_not_wait_for_each_other();
+    a_part_waits_for_who_has_its_memory();
     a_profile_counts_what_ran();
     what_was_cancelled_says_so();
     what_was_computed_is_kept();
