@@ -84,7 +84,8 @@ struct gm_op {
     int n_out;                           /* outputs: 1 or more; -1: said when a node is made */
     uint32_t nondiff;                    /* bit i: input i has no gradient */
     bool constant;                       /* of its nondiff inputs a derivative takes nothing, not even that the value
-                                          * depends on them: they give shapes, or the op is stop_gradient */
+                                          * depends on them: they give shapes, or what gradients are added to, or the op
+                                          * is stop_gradient */
     uint32_t fixed;                      /* bit i: parameters hold sizes of input i, so a shapeless graph wants it as it
                                           * was traced; FIXED_ALL: the op cannot be in such a graph */
     bool (*is_fixed)(const void *param); /* whether `fixed` is said of nodes with these parameters; NULL: of all */
