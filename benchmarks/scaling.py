@@ -11,8 +11,8 @@ batch       rows of --tokens tokens by two workers of one thread each, beside on
             gomlx.data's Generate, from the moment when both have loaded. "x" is the workers' tokens/s over the
             process's
 ray         the same class in two of Ray Data's workers, beside two that Ray did not start. A worker's time runs from
-            its first batch to its last one, so that starting and loading are in neither. "x" is Ray's tokens/s over
-            theirs
+            its first batch after both have loaded to its last one, so that starting and loading are in neither. "x"
+            is Ray's tokens/s over theirs
 training    a step of LoRA (rank 8 on queries and values) of two rows, by one process and by two ranks of MPI, one
             thread each. "x" is the ranks' tokens/s over the process's
 --nccl      sums between GPUs, and a data-parallel step of LoRA on a decoder of gomlx.nn in the 8B shape
@@ -82,9 +82,10 @@ def ray_child(options):
     found = ray.data.from_items([{"prompt": one} for one in prompts(2 * options.rows)]).map_batches(
         Timed, fn_constructor_args=(options.model, 1, options.tokens), concurrency=2, num_cpus=1,
         batch_size=BATCH).take_all()
-    times = {}
+    times, loaded = {}, max(row["loaded"] for row in found)
     for row in found:
-        times.setdefault(row["process"], []).append((row["begun"], row["ended"], row["generated_tokens"]))
+        if row["begun"] >= loaded:
+            times.setdefault(row["process"], []).append((row["begun"], row["ended"], row["generated_tokens"]))
     say([sum(tokens for _, _, tokens in rows) / (max(end for _, end, _ in rows) - min(begin for begin, _, _ in rows))
          for rows in times.values()])
 
@@ -110,7 +111,7 @@ class Timed:
         self.generate = Generate(model, batch_size=BATCH, load_options={"threads": threads, "progress": False},
                                  max_tokens=tokens)
         self.generate({"prompt": prompts(1)})
-        self.begun, self.ended, self.tokens = [], 0.0, []
+        self.loaded, self.begun, self.ended, self.tokens = time.time(), [], 0.0, []
 
     def __call__(self, batch):
         self.begun.append(time.time())
@@ -119,7 +120,7 @@ class Timed:
         n = len(found["generated_tokens"])
         self.tokens.append(int(sum(found["generated_tokens"])))
         return {"generated_tokens": found["generated_tokens"], "process": [os.getpid()] * n,
-                "begun": [self.begun[-1]] * n, "ended": [self.ended] * n}
+                "loaded": [self.loaded] * n, "begun": [self.begun[-1]] * n, "ended": [self.ended] * n}
 
 
 CHILDREN = {"all_sum": sum_child, "batch": batch_child, "ray": ray_child, "training": training_child}
@@ -249,8 +250,8 @@ def main():
     parser.add_argument("--peers", default=os.environ.get("GOMLX_PEERS", os.path.join(HERE, "../../shared/peers")),
                         help="folder of llama-quantize")
     parser.add_argument("--tokens", type=int, default=128, help="of a row")
-    parser.add_argument("--rows", type=int, default=2 * BATCH, help="of a worker")
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=8 * BATCH, help="of a worker")
+    parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--child", choices=CHILDREN, help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -57,7 +57,11 @@ def world(version: str, timeout: float) -> Link | None:
         raise ImportError("distributed: this process was started by MPI, which needs the package mpi4py: "
                           "pip install 'gomlx[mpi]'") from None
     mpi4py.rc.finalize = False                  # after a failure it would wait for those that are gone
-    from mpi4py import MPI
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise ImportError(f"distributed: mpi4py cannot load an MPI library ({error}): MPI4PY_MPIABI=openmpi or mpich "
+                          "names the launcher's, MPI4PY_LIBMPI its file") from None
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     launched = next((os.environ[name] for name in SIZES if name in os.environ), str(size))

@@ -1,5 +1,6 @@
 """gomlx.core.distributed over several processes, which MPI or torchrun starts, and over one."""
 import ctypes.util
+import importlib.util
 import json
 import os
 import re
@@ -91,6 +92,15 @@ def test_a_launcher_of_another_mpi():
                            "import gomlx.core as mx; mx.distributed.init()"], cwd=ROOT, text=True,
                           env=os.environ | {"MPI4PY_MPIABI": "openmpi"}, capture_output=True, timeout=60, check=False)
     assert "the launcher started 2 processes" in said.stdout + said.stderr
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("mpi4py"), reason="needs the package mpi4py")
+def test_no_library_of_mpi():
+    """SLURM's srun says nothing from which mpi4py could tell whose MPI it is."""
+    said = subprocess.run([sys.executable, "-P", "-c", "import gomlx.core as mx; mx.distributed.init()"], cwd=ROOT,
+                          env=os.environ | {"PMIX_RANK": "0", "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}, text=True,
+                          capture_output=True, timeout=60, check=False)
+    assert "mpi4py cannot load an MPI library" in said.stderr and "MPI4PY_MPIABI=openmpi" in said.stderr
 
 
 # ---- in torchrun's environment, over TCP ----
