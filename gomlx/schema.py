@@ -82,11 +82,14 @@ class UnsupportedSchema(ValueError):
 @dataclass
 class Prepared:
     """schema: for the matcher; unenforced: what was left out of it (enforce="relaxed"), warnings: what is only an
-    annotation; has_distinct: arrays are marked DISTINCT."""
+    annotation; has_distinct: arrays are marked DISTINCT; document: the schema as it was read; origins: parts of schema,
+    and the pointer in document of what each was made of."""
     schema: Any
     unenforced: list[Place] = field(default_factory=list)
     has_distinct: bool = False
     warnings: list[str] = field(default_factory=list)
+    document: Any = None
+    origins: list[tuple[dict[str, Any], str]] = field(default_factory=list)
 
 
 def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", strict_formats: bool = False,
@@ -123,7 +126,7 @@ def prepare(schema: Any, enforce: Literal["strict", "relaxed"] = "strict", stric
     fatal = [one for one in work.places if one.keyword == "$ref"]
     if fatal:                                       # what it stands for is not known: nothing would be left
         raise UnsupportedSchema(fatal)
-    return Prepared(made, work.places, work.has_distinct, work.warnings)
+    return Prepared(made, work.places, work.has_distinct, work.warnings, schema, work.origins)
 
 
 def _as_json(schema):
@@ -192,6 +195,7 @@ class _Walk:
         self.rewritten = 0                          # characters of what they have become
         self.cyclic = {}                            # {pointer: whether its $ref leads back to itself}
         self.walked = {}                            # {pointer: what the schema there has become}
+        self.origins = []                           # (a schema of the copy, where what it was made of stands)
         self.references = []                        # (a schema of the copy, the pointer of what its $ref leads to)
         self.left = MAX_COMPARED
 
@@ -213,6 +217,8 @@ class _Walk:
         made = self.copy(schema, pointer)
         if self.depth == 0:
             self.walked[pointer] = made
+        if isinstance(made, dict):
+            self.origins.append((made, self.existing(pointer) if self.depth else pointer))
         return made
 
     def copy(self, schema, pointer):

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gomlx._base import arguments
-from gomlx._generation import call_grammars, typed
+from gomlx._generation import call_grammars, refusals, typed
 from gomlx._generation.distinct_items import DistinctMatcher
 from gomlx._generation.grammar_rules import Rules
-from gomlx.schema import LEAST_NUMBER, Place, UnsupportedSchema, check_size, prepare
+from gomlx._generation.regular import folding
+from gomlx.schema import LEAST_NUMBER, Place, Prepared, UnsupportedSchema, check_size, prepare
 
 Whitespace = Literal["default", "compact", "any"]
 INSTALL = "constraints need llguidance: pip install 'gomlx[structured]'"
@@ -46,6 +47,41 @@ def is_installed() -> bool:
     return importlib.util.find_spec("llguidance") is not None
 
 
+class Refused(ValueError):
+    """A grammar that the matcher does not take. said: why."""
+
+    def __init__(self, what: str, said: str) -> None:
+        self.said = said
+        super().__init__(f"{what}: {said}")
+
+
+def _accepted(grammar, what):
+    """What the matcher warns of in a grammar. Refused: it does not take it."""
+    library = matcher_library()
+    failed, said = library.LLMatcher.validate_grammar_with_warnings(grammar, limits=library.LLParserLimits(**FUEL))
+    if failed:
+        raise Refused(what, said[0].strip())
+    return said
+
+
+def _grammar_of(schema, spacing):
+    return matcher_library().LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=spacing)
+
+
+def why_refused(schema: Any, spacing: dict[str, Any]) -> str:
+    """What the matcher says against a prepared schema; "": it takes it. spacing: one of WHITESPACE."""
+    try:
+        _accepted(_grammar_of(schema, spacing), "schema")
+    except Refused as error:
+        return error.said
+    return ""
+
+
+def unsupported(prepared: Prepared, said: str, spacing: dict[str, Any]) -> UnsupportedSchema:
+    """What the matcher says against a prepared schema, with the place in the user's."""
+    return UnsupportedSchema([refusals.place_of(prepared, said, lambda schema: why_refused(schema, spacing))])
+
+
 class Constraint:
     """What an answer has to be, made by schema(), regex(), grammar() or choice(); `model.generate(prompt,
     constraint=made)`.
@@ -65,13 +101,7 @@ class Constraint:
         self.unenforced = list(unenforced)
         self._type, self._schema, self._grammar = type, schema, grammar
         self._start_empty()
-        library = matcher_library()
-        failed, said = library.LLMatcher.validate_grammar_with_warnings(grammar, limits=library.LLParserLimits(**FUEL))
-        if failed and kind == "schema":
-            raise UnsupportedSchema([Place("", "schema", said[0].strip())])
-        if failed:
-            raise ValueError(f"{what}: {said[0].strip()}")
-        self.report += said
+        self.report += _accepted(grammar, what)
 
     def _start_empty(self):
         self._matchers = weakref.WeakKeyDictionary()        # View -> {Lead or None: a matcher at the beginning}
@@ -95,24 +125,18 @@ class Constraint:
         return cls._of_document(document, made, whitespace, enforce, strict_formats, True)
 
     @classmethod
-    def _of_document(cls, document, type, whitespace, enforce, strict_formats, compares_items):
-        try:
-            return cls._prepared(document, type, whitespace, enforce, strict_formats, compares_items, False)
-        except UnsupportedSchema as error:
-            if not any(UNDECIDED in one.reason for one in error.places):
-                raise
-        return cls._prepared(document, type, whitespace, enforce, strict_formats, compares_items, True)
-
-    @classmethod
-    def _prepared(cls, document, type, whitespace, enforce, strict_formats, compares_items, shows_words):
+    def _of_document(cls, document, type, whitespace, enforce, strict_formats, compares_items, shows_words=False):
         prepared = prepare(document, enforce, strict_formats, compares_items, shows_words)
         if prepared.unenforced:
             _jsonschema()                               # that it is missing is told now
-        library = matcher_library()
-        grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(prepared.schema),
-                                                             overrides=WHITESPACE[whitespace])
-        made = cls("schema", grammar, "schema", type=type, schema=document, report=prepared.warnings,
-                   unenforced=prepared.unenforced)
+        spacing = WHITESPACE[whitespace]
+        try:
+            made = cls("schema", _grammar_of(prepared.schema, spacing), "schema", type=type, schema=document,
+                       report=prepared.warnings, unenforced=prepared.unenforced)
+        except Refused as error:
+            if UNDECIDED in error.said and not shows_words:
+                return cls._of_document(document, type, whitespace, enforce, strict_formats, compares_items, True)
+            raise unsupported(prepared, error.said, spacing) from None
         if prepared.has_distinct:
             made._distinct = prepared.schema
             made._uncompared = functools.cache(functools.partial(
@@ -127,8 +151,9 @@ class Constraint:
     @classmethod
     def regex(cls, pattern: str) -> Constraint:
         """A text that the whole pattern matches, in the syntax of Rust's crate regex: without look-around and
-        back-references."""
-        return cls("regex", matcher_library().LLMatcher.grammar_from_regex(_text("regex", pattern)), "regex")
+        back-references. (?i) takes the same letters for equal as Python's re."""
+        pattern = folding.folded(_text("regex", pattern))
+        return cls("regex", matcher_library().LLMatcher.grammar_from_regex(pattern), "regex")
 
     @classmethod
     def grammar(cls, text: str) -> Constraint:

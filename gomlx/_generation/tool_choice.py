@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gomlx._generation.call_grammars import BLANK, Notation, final_channel
-from gomlx._generation.constraints import FUEL, WHITESPACE, Constraint, Whitespace, matcher_library
-from gomlx._generation.grammar_rules import TEXT, Offer, as_json
+from gomlx._generation.constraints import WHITESPACE, Constraint, Whitespace, unsupported, why_refused
+from gomlx._generation.grammar_rules import TEXT, Offer
 from gomlx.parsing import ANSWER, HEADER, Format
 from gomlx.schema import Place, UnsupportedSchema, prepare
 
@@ -135,7 +135,9 @@ def _offer(i, tool, spacing, report):
     try:
         made = prepare(parameters, "strict" if is_strict else "relaxed")
         schema = OPEN | made.schema
-        _check(schema, spacing)
+        said = why_refused(schema, spacing)
+        if said:
+            raise unsupported(made, said, spacing)
         report += [f"{place}{one}" for one in (*made.unenforced, *made.warnings)]
     except UnsupportedSchema as error:
         if is_strict:
@@ -145,11 +147,3 @@ def _offer(i, tool, spacing, report):
         schema = OPEN
     return Offer(function["name"], schema, spacing, is_strict, place)
 
-
-def _check(schema, spacing):
-    library = matcher_library()
-    failed, said = library.LLMatcher.validate_grammar_with_warnings(
-        library.LLMatcher.grammar_from_lark(f"start: {as_json(schema, spacing)}"),
-        limits=library.LLParserLimits(**FUEL))
-    if failed:
-        raise UnsupportedSchema([Place("", "schema", said[0].strip())])

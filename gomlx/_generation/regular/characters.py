@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 Characters = tuple[tuple[int, int], ...]
@@ -22,6 +23,7 @@ LONG_NAMES = {"Letter": "L", "Mark": "M", "Number": "N", "Punctuation": "P", "Sy
               "Other": "C", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Decimal_Number": "Nd",
               "Control": "Cc", "Space_Separator": "Zs"}
 ASSIGNED = (range(0x32400), range(0xE0000, 0xE0200))       # beyond them no plane has characters but private ones
+LETTERS = range(0x20000)                                   # beyond them none has an upper and a lower case
 PRIVATE: Characters = ((0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
 
 
@@ -70,9 +72,24 @@ def difference(one: Characters, other: Characters) -> Characters:
 
 
 def any_case(one: Characters) -> Characters:
-    """With the other case of ASCII's letters."""
-    lower, upper = intersection(one, ((0x61, 0x7A),)), intersection(one, ((0x41, 0x5A),))
-    return union(one, tuple((a - 32, b - 32) for a, b in lower), tuple((a + 32, b + 32) for a, b in upper))
+    """With what differs from its characters in case alone, as Python's re has it: k has the sign of kelvin, too."""
+    codes, cases = _cases()
+    return union(one, *(found for low, high in one
+                        for found in cases[bisect_left(codes, low):bisect_right(codes, high)]))
+
+
+@functools.cache
+def _cases():
+    """(the letters that have other cases, for each of them all its cases)"""
+    roots: dict[str, str] = {}                          # {upper case: the first lower case that has it}
+    found: dict[str, list[tuple[int, int]]] = {}        # {lower case: all that differ from it in case alone}
+    blocks = ("".join(map(chr, range(at, at + 256))) for at in LETTERS[::256])
+    for c in itertools.chain.from_iterable(one for one in blocks if one.lower() != one.upper()):
+        lower, upper = c.lower()[0], c.upper()          # of the two in which I with a dot has it, re takes the first
+        if not lower == c == upper:
+            found.setdefault(roots.setdefault(upper, lower), []).append((ord(c), ord(c)))
+    cases = sorted((code, merged(one)) for one in found.values() if len(one) > 1 for code, _ in one)
+    return [code for code, _ in cases], [one for _, one in cases]
 
 
 def parts(sets: Iterable[Characters], most: int) -> list[Characters] | None:

@@ -265,18 +265,21 @@ class _Reader:
         if c == "(":
             return self.group()
         if c == "[":
-            return self.chars(self.characters())
+            return Chars(self.characters())
         if c == ".":
             return Chars(sets.ALL if self.dot_is_all else sets.complement(sets.LINE_ENDS))
         if c in "^$":
             return Start() if c == "^" else End()
         if c == "\\":
             return self.escaped()
-        return self.chars(((ord(c), ord(c)),))
+        return Chars(self.cased(((ord(c), ord(c)),)))
 
-    def chars(self, found):
+    def cased(self, found, is_range=False):
+        """A set without surrogates; with its other cases where (?i) is in force, and it is a character or a range: a
+        class has those that it names."""
         made = sets.merged(found)
-        return Chars(sets.any_case(made) if self.ignores_case else made)
+        is_folded = self.ignores_case and (is_range or len(made) == 1 and made[0][0] == made[0][1])
+        return sets.any_case(made) if is_folded else made
 
     def group(self):
         if not self.next_is("?"):
@@ -315,7 +318,7 @@ class _Reader:
         for sign, made in (("A", Start()), ("Z", End()), ("z", End())):     # of Python, Perl and Java
             if self.next_is(sign):
                 return made
-        return self.chars(self.escape(False))
+        return Chars(self.cased(self.escape(False)))
 
     def escape(self, is_class):
         """The set that stands behind a backslash."""
@@ -376,6 +379,8 @@ class _Reader:
         for prefix in ("General_Category=", "gc="):
             name = name.removeprefix(prefix)
         found = sets.POSIX.get(name) or sets.category(name)
+        if found and self.ignores_case and name not in sets.POSIX:
+            found = sets.any_case(found)
         if found is None or is_negative and name in sets.POSIX and name != "ASCII":
             raise Unreadable(f"the property {name!r:.40}")
         return sets.complement(found) if is_negative else found
@@ -387,19 +392,17 @@ class _Reader:
         while not self.next_is("]"):
             low = self.member()
             if not self.text.startswith("-", self.at) or self.text.startswith("-]", self.at):
-                found += low
+                found += self.cased(low)
                 continue
             self.at += 1
             high = self.member()
             if len(low) == len(high) == 1 and low[0][0] == low[0][1] and high[0][0] == high[0][1]:
                 if high[0][0] < low[0][0]:
                     raise Unreadable("a character range is out of order")
-                found.append((low[0][0], high[0][0]))
+                found += self.cased(((low[0][0], high[0][0]),), is_range=True)
             else:
-                found += [*low, (45, 45), *high]
+                found += [*self.cased(low), (45, 45), *self.cased(high)]
         made = sets.merged(found)
-        if self.ignores_case:
-            made = sets.any_case(made)
         return sets.complement(made) if is_negative else made
 
     def member(self):

@@ -1,0 +1,90 @@
+"""(?i) of patterns in the syntax of Rust's crate regex, which the matcher reads: written out as Python's re has it."""
+from __future__ import annotations
+
+import functools
+import re
+
+from gomlx._generation.regular import characters as sets
+from gomlx._generation.regular.syntax import ESCAPES, Chars, written
+
+_ESCAPE = r"\\(?:[xuU]\{[^}]*\}|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[pPb]\{[^}]*\}|.)"
+_TOKEN = re.compile(rf"(?P<flags>\(\?[a-zA-Z-]+[:)])|(?P<open>\((?:\?P?<[^>]*>|\?:)?)|(?P<close>\))"
+                    rf"|(?P<set>\[\^?\]?(?:{_ESCAPE}|[^\[\]\\])*\])|(?P<letter>{_ESCAPE}|.)", re.DOTALL)
+_MEMBER = re.compile(rf"{_ESCAPE}|.", re.DOTALL)
+_BRACKET = re.compile(rf"\[\^?\]?|{_ESCAPE}|.", re.DOTALL)
+_OPERATORS = re.compile(r"&&|--|~~")
+_CONTROLS = {"a": 7, **ESCAPES}
+
+
+def folded(pattern: str) -> str:
+    """The same pattern with all cases of a letter where (?i) is in force: k, K and the sign of kelvin. What Python's re
+    does not have, classes within classes, their operators and (?x), is as it was: the matcher folds it by itself."""
+    made: list[str] = []
+    ignores = [False]                               # case, in each group that is open
+    at = 0
+    while at < len(pattern) and (found := _TOKEN.match(pattern, at)):
+        text, kind = found[0], found.lastgroup
+        if text == "[":                             # there are others in it
+            text, kind = pattern[at:_end_of_set(pattern, at)], "sets"
+        at += len(text)
+        if kind == "flags":
+            on, _, off = text[2:-1].partition("-")
+            if "x" in on:
+                return pattern
+            now = ("i" in on or ignores[-1]) and "i" not in off
+            ignores[-1:] = [ignores[-1], now] if text[-1] == ":" else [now]
+        elif kind == "open":
+            ignores.append(ignores[-1])
+        elif kind == "close" and len(ignores) > 1:
+            ignores.pop()
+        elif ignores[-1] and kind != "sets":
+            text = _set(text) if kind == "set" else _letter(text)
+        made.append(text)
+    return "".join(made) + pattern[at:]
+
+
+def _end_of_set(pattern, at):
+    depth = 0
+    while found := _BRACKET.match(pattern, at):
+        depth += (found[0][0] == "[") - (found[0] == "]")
+        at = found.end()
+        if depth == 0:
+            break
+    return at
+
+
+@functools.lru_cache(4096)
+def _letter(text):
+    code = _code(text)
+    one = () if code is None else sets.merged([(code, code)])
+    cases = sets.any_case(one)
+    return text if cases == one else written(Chars(cases))
+
+
+def _set(text):
+    """A class, with the cases that it lacks as one within it."""
+    if _OPERATORS.search(text):
+        return text
+    members, own, at = _MEMBER.findall(text[2 if text[1] == "^" else 1:-1]), [], 0
+    while at < len(members):
+        low = high = _code(members[at])
+        if members[at + 1:at + 2] == ["-"] and at + 2 < len(members):
+            at += 2
+            high = _code(members[at])
+        at += 1
+        if low is not None and high is not None and low <= high:
+            own.append((low, high))
+    said = sets.merged(own)
+    lacking = sets.difference(sets.any_case(said), said)
+    return f"{text[:-1]}[{written(Chars(lacking))}]]" if lacking else text
+
+
+def _code(text):
+    """Of the character that a token is; None: it is none, but stands for some."""
+    if len(text) == 1:
+        return ord(text)
+    if text[1] in "xuU" and len(text) > 2:
+        digits = text[2:].strip("{}")
+        code = int(digits, 16) if re.fullmatch("[0-9A-Fa-f]{1,8}", digits) else 0x110000
+        return code if code < 0x110000 else None
+    return _CONTROLS.get(text[1]) if text[1].isalnum() else ord(text[1])
