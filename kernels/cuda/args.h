@@ -170,9 +170,15 @@ typedef struct {
 
 /* ---- orders and running sums ---- */
 /* [rows, length, inner] along length, by chunks; a row of `inner` 1 has chunks of CUDA_SCAN_CHUNK, others fewer.
- * carries: of 16 bytes, [rows * inner][chunks]: what comes before each chunk. */
+ * carries: of 16 bytes, [rows * inner][chunks]: what comes before each chunk. Rows of floats, forwards, which are gone
+ * through once, have chunks of CUDA_LINE_CHUNK, or, where one of CUDA_SCAN_CHUNK is enough, that; `group` of them to a
+ * group; and in carries zeros, which become published values of CUDA_LINE_WORDS words of 64 bits at most: of each row
+ * the totals of chunks, then of groups. */
 #define CUDA_SCAN_EACH 16
 #define CUDA_SCAN_CHUNK (CUDA_THREADS * CUDA_SCAN_EACH)
+#define CUDA_LINE_EACH 32
+#define CUDA_LINE_CHUNK (CUDA_THREADS * CUDA_LINE_EACH)
+#define CUDA_LINE_WORDS 4
 #define CUDA_SCAN_GAP(item) ((item) < 4 ? 4 : (item)) /* bytes after a thread's elements in the block's memory */
 typedef struct {
     void *out;
@@ -180,7 +186,7 @@ typedef struct {
     void *carries;
     int32_t op, type;
     bool reverse, exclusive, totals; /* totals: only those of chunks, to carries */
-    int64_t rows, length, inner, chunk, chunks;
+    int64_t rows, length, inner, chunk, chunks, group;
 } cuda_scan_args;
 
 /* Keys of elements, in whose order they sort, of 32 bits or 64, and the elements' indices. */

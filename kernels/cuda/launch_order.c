@@ -19,28 +19,23 @@ static cuda_kernel scan_kernel(int op, int type) {
     return kernels[op];
 }
 
-/* The totals of chunks of rows of floats, as parts of reductions. */
-static void start_totals(const cuda_scan_args *p) {
-    const cuda_reduce_args totals = {.in = p->in,
-                                     .partial = p->carries,
-                                     .op = p->op,
-                                     .in_type = p->type,
-                                     .out_type = p->type,
-                                     .kept = {p->rows, 1, {p->rows}},
-                                     .reduced = {p->length, 1, {p->length}},
-                                     .kept_steps = {{p->length}},
-                                     .reduced_steps = {{1}},
-                                     .parts = p->chunks,
-                                     .part = CUDA_SCAN_CHUNK,
-                                     .contiguous = true};
-    cuda_start(cuda_row_reduction((gm_reduce_op)p->op, p->type), p->rows * p->chunks, CUDA_THREADS, 0, &totals);
+/* Rows of floats, forwards, which one kernel goes through once. */
+static bool are_lines(const gm_scan_args *a) { return a->inner == 1 && is_float_type(a->type) && !a->reverse; }
+/* Chunks of a group: about as many as there are groups. */
+static int64_t group_of(int64_t chunks) {
+    int64_t group = 1;
+    while (group * group < chunks) group *= 2;
+    return group;
 }
-/* Rows of floats, forwards. */
-static void start_scan_lines(cuda_kernel rows, const cuda_scan_args *p) {
-    const size_t shared = (size_t)CUDA_THREADS * (size_t)(CUDA_SCAN_EACH * type_bytes(p->type) + 16);
+static int64_t line_words(int64_t rows, int64_t chunks) {
+    return CUDA_LINE_WORDS * rows * (chunks + blocks_of(chunks, group_of(chunks)));
+}
+static void start_scan_lines(cuda_kernel rows, cuda_scan_args *p) {
+    const size_t shared = (size_t)(p->chunk * type_bytes(p->type) + CUDA_THREADS * 16);
+    p->group = group_of(p->chunks);
     if (p->chunks > 1) {
-        start_totals(p);
-        cuda_start((cuda_kernel)(rows + 2), p->rows, CUDA_THREADS, 0, p);
+        const cuda_arange_args zeros = {p->carries, GM_T_U64, line_words(p->rows, p->chunks), 0, 0};
+        cuda_start(CUDA_arange, blocks_of(zeros.count, CUDA_THREADS * CUDA_EACH), CUDA_THREADS, 0, &zeros);
     }
     cuda_start((cuda_kernel)(rows + 3 + float_index(p->type)), p->rows * p->chunks, CUDA_THREADS, shared, p);
 }
@@ -50,9 +45,9 @@ static void launch_scan(const void *args, int64_t begin, int64_t end) {
     (void)begin;
     if (end == 0 || a->length == 0 || a->inner == 0) return;
     const cuda_kernel rows = scan_kernel(a->op, a->type), columns = (cuda_kernel)(rows + 1);
-    cuda_scan_args p = {a->out, a->in, job->carries, a->op,    a->type,    a->reverse, a->exclusive,
-                        false,  end,   a->length,    a->inner, job->chunk, job->chunks};
-    if (a->inner == 1 && is_float_type(a->type) && !a->reverse) {
+    cuda_scan_args p = {a->out, a->in, job->carries, a->op,    a->type,    a->reverse,  a->exclusive,
+                        false,  end,   a->length,    a->inner, job->chunk, job->chunks, 0};
+    if (are_lines(a)) {
         start_scan_lines(rows, &p);
         return;
     }
@@ -72,10 +67,12 @@ static void launch_scan(const void *args, int64_t begin, int64_t end) {
 #define COLUMN_CHUNK 1024 /* elements that one thread goes through */
 
 bool cuda_scan(gm_recorder *r, const gm_scan_args *a, int64_t n) {
-    scan_job job = {*a, NULL, a->inner == 1 ? CUDA_SCAN_CHUNK : COLUMN_CHUNK, 1};
+    const bool lines = are_lines(a), is_long = lines && a->length > CUDA_SCAN_CHUNK;
+    scan_job job = {*a, NULL, is_long ? CUDA_LINE_CHUNK : a->inner == 1 ? CUDA_SCAN_CHUNK : COLUMN_CHUNK, 1};
     job.chunks = blocks_of(a->length, job.chunk);
     if (job.chunks > 1 && n) {
-        job.carries = r->workspace(r, (size_t)(n * a->inner * job.chunks) * 16);
+        const int64_t words = lines ? line_words(n, job.chunks) : 2 * n * a->inner * job.chunks;
+        job.carries = r->workspace(r, (size_t)words * sizeof(uint64_t));
         if (!job.carries) return false;
     }
     return r->launch(r, launch_scan, &job, sizeof job, n, 0, 0);

@@ -44,8 +44,6 @@ static reduction reduction_of(gm_reduce_op op, int type) {
     return of_floats(first[op], type);
 }
 
-cuda_kernel cuda_row_reduction(gm_reduce_op op, int type) { return reduction_of(op, type).rows; }
-
 /* A reduction and where its parts go. */
 typedef struct {
     gm_reduce_args a;

@@ -1,8 +1,8 @@
 /* scan.cu - cumulative sums, products, extremes and log-sums along one axis of contiguous arrays.
  * The axis is cut into chunks, by its length alone: first the totals of all chunks, then what comes before each, then
- * the chunks again. Along the last axis a thread of a block takes CUDA_SCAN_EACH elements in order, and the totals of
- * floats are those of reductions.cu; along another a thread is a column. Sums of floats are float64; joins.cuh
- * says what products are. */
+ * the chunks again; rows of floats, forwards, in one pass. Along the last axis a thread of a block takes
+ * CUDA_SCAN_EACH elements in order; along another a thread is a column. Sums of floats are float64; joins.cuh says what
+ * products are. */
 #include "joins.cuh"
 
 /* Which element comes i-th, in elements of a row. */
@@ -106,58 +106,149 @@ template <class J, class L> DEVICE void scan_rows(const cuda_scan_args &a) {
     default: stage_out((uint64_t *)a.out + base, count);
     }
 }
-/* The second pass over rows of floats, forwards: a thread's elements come from the block's memory and go back to it by
- * 16 bytes, after which is a gap of as many. Chunks come from the last, for what was read last is near. */
-template <class J, int TYPE> DEVICE void scan_lines(const cuda_scan_args &a) {
+/* ---- rows of floats, forwards, in one pass: a block publishes the total of its chunk, and waits for those of all that
+ * come before. Blocks begin in their order, as CUB's scans take it too: those that are waited for have begun. Totals
+ * are joined in one order, whatever is there first: the chunks of a group, whose last one publishes theirs, then
+ * groups. So no block waits for what another one makes of what it has waited for, but once. ---- */
+template <class T> struct published { /* values of this type */
+    static constexpr int PAIRS = (int)(sizeof(T) + 7) / 8;
+    uint64_t *at;
+    METHOD published operator+(int64_t i) const { return {at + i * 2 * PAIRS}; }
+    METHOD void put(const T &value) const {
+        uint32_t words[2 * PAIRS] = {};
+        memcpy(words, &value, sizeof value);
+        UNROLL for (int i = 0; i < PAIRS; i++)
+            publish(at + 2 * i, words + 2 * i);
+    }
+    METHOD bool get(T *value) const {
+        uint32_t words[2 * PAIRS];
+        bool is_there = true;
+        UNROLL for (int i = 0; i < PAIRS; i++)
+            is_there = is_published(at + 2 * i, words + 2 * i) && is_there;
+        memcpy(value, words, sizeof *value);
+        return is_there;
+    }
+};
+/* All of so many values joined, each lane of a warp some of them, by those that are asked for at once. */
+template <class J>
+DEVICE typename J::acc join_published(const cuda_scan_args &a, published<typename J::acc> values, int64_t count) {
     typedef typename J::acc acc;
+    constexpr int AT_ONCE = 2;
+    const int64_t lane = thread_index() % WARP, each = (count + WARP - 1) / WARP;
+    const int64_t end = (lane + 1) * each < count ? (lane + 1) * each : count;
+    acc all = J::start(a.op, a.type);
+    for (int64_t i = lane * each; i < end; i += AT_ONCE) {
+        acc value[AT_ONCE];
+        bool are_there;
+        do {
+            are_there = true;
+            UNROLL for (int k = 0; k < AT_ONCE; k++)
+                if (i + k < end) are_there = (values + (i + k)).get(&value[k]) && are_there;
+        } while (!are_there);
+        UNROLL for (int k = 0; k < AT_ONCE; k++)
+            if (i + k < end) all = J::join(all, value[k], a.op, a.type);
+    }
+    warp_barrier();
+    UNROLL for (int by = 1; by < WARP; by *= 2) {
+        const acc other = lane_xor(all, by);
+        all = lane & by ? J::join(other, all, a.op, a.type) : J::join(all, other, a.op, a.type);
+    }
+    return all;
+}
+/* earlier: the groups before the chunk's own, and the chunks before it in that; for all threads, after a barrier. */
+template <class J>
+DEVICE void find_earlier(const cuda_scan_args &a, int64_t row, int64_t chunk, typename J::acc total,
+                         typename J::acc *earlier) {
+    typedef typename J::acc acc;
+    const int64_t groups = (a.chunks + a.group - 1) / a.group, group = chunk / a.group, first = group * a.group;
+    const published<acc> line = {(uint64_t *)a.carries}, totals = line + row * (a.chunks + groups);
+    const published<acc> of_groups = totals + a.chunks;
+    const int warp = thread_index() / WARP, lane = thread_index() % WARP;
+    if (warp > 1) return;
+    if (warp == 0 && lane == 0) (totals + chunk).put(total);
+    const acc before = warp ? join_published<J>(a, of_groups, group)
+                            : join_published<J>(a, totals + first, chunk - first);
+    if (lane != 0) return;
+    if (warp == 0 && chunk + 1 == first + a.group) (of_groups + group).put(J::join(before, total, a.op, a.type));
+    earlier[1 - warp] = before;
+}
+/* A chunk of a row, EACH elements to a thread: they come from the block's memory and go back to it by 16 bytes, after
+ * which is a gap of as many. What is there beyond a row's end is anything, and comes after all that counts. */
+template <int TYPE, int EACH> struct line_chunk {
     typedef typename float_item<TYPE>::raw raw;
-    constexpr int EACH = CUDA_SCAN_EACH, GROUP = 16 / (int)sizeof(raw), GROUPS = EACH / GROUP, LINE = EACH + GROUP;
+    static constexpr int GROUP = 16 / (int)sizeof(raw), GROUPS = EACH / GROUP, LINE = EACH + GROUP;
     typedef pack<raw, GROUP> group;
-    SHARED acc shared[CUDA_THREADS / WARP];
-    raw *room = (raw *)block_memory(), *own_room = room + thread_index() * LINE;
-    const int64_t which = block_count() - 1 - block_index(), row = which / a.chunks;
-    const int64_t begin = which % a.chunks * CUDA_SCAN_CHUNK, left = a.length - begin;
-    const int count = left < CUDA_SCAN_CHUNK ? (int)left : CUDA_SCAN_CHUNK, have = count - thread_index() * EACH;
-    const raw *in = (const raw *)a.in + row * a.length + begin;
-    raw *out = (raw *)a.out + row * a.length + begin;
-    const bool lines = count == CUDA_SCAN_CHUNK && ((uintptr_t)in | (uintptr_t)out) % 16 == 0;
-    const auto room_of = [=](int v) { /* of the v-th group that this thread reads and writes */
-                                      const int g = v * CUDA_THREADS + thread_index();
-                                      return (group *)(room + g / GROUPS * LINE + g % GROUPS * GROUP);
-    };
-    if (lines) {
-        group staged[GROUPS];
-        UNROLL for (int v = 0; v < GROUPS; v++)
-            staged[v] = ((const group *)in)[v * CUDA_THREADS + thread_index()];
-        UNROLL for (int v = 0; v < GROUPS; v++)
-            *room_of(v) = staged[v];
-    } else {
-        for (int j = thread_index(); j < count; j += CUDA_THREADS) room[j / EACH * LINE + j % EACH] = in[j];
+    raw *room; /* of the block */
+    const raw *in;
+    raw *out;
+    int count;
+    bool lines; /* all is there, in groups */
+    METHOD group *own() const { return (group *)(room + thread_index() * LINE); }
+    METHOD group *staged(int v) const { /* the v-th that this thread reads and writes */
+        const int g = v * CUDA_THREADS + thread_index();
+        return (group *)(room + g / GROUPS * LINE + g % GROUPS * GROUP);
     }
-    barrier();
-    group x[GROUPS];
-    UNROLL for (int v = 0; v < GROUPS; v++)
-        x[v] = ((const group *)own_room)[v];
+    METHOD void fetch() const {
+        if (lines) {
+            UNROLL for (int v = 0; v < GROUPS; v++)
+                copy_16(staged(v), (const group *)in + v * CUDA_THREADS + thread_index(), 16);
+            commit_copies();
+            wait_copies<0>();
+        } else {
+            for (int j = thread_index(); j < count; j += CUDA_THREADS) room[j / EACH * LINE + j % EACH] = in[j];
+        }
+        barrier();
+    }
+    METHOD void store() const {
+        barrier();
+        if (lines) {
+            UNROLL for (int v = 0; v < GROUPS; v++)
+                ((group *)out)[v * CUDA_THREADS + thread_index()] = *staged(v);
+        } else {
+            for (int j = thread_index(); j < count; j += CUDA_THREADS) out[j] = room[j / EACH * LINE + j % EACH];
+        }
+    }
+};
+template <class J, int TYPE, int EACH> DEVICE void scan_line(const cuda_scan_args &a) {
+    typedef typename J::acc acc;
+    typedef line_chunk<TYPE, EACH> line;
+    constexpr int CHUNK = CUDA_THREADS * EACH, GROUP = line::GROUP;
+    SHARED acc shared[CUDA_THREADS / WARP], earlier[2];
+    const uint32_t which = (uint32_t)block_index(), chunks = (uint32_t)a.chunks; /* of a grid's blocks */
+    const int64_t row = which / chunks, chunk = which % chunks, begin = chunk * CHUNK, left = a.length - begin;
+    const int count = left < CHUNK ? (int)left : CHUNK;
+    const int64_t at = row * a.length + begin;
+    line x = {(typename line::raw *)block_memory(), (const typename line::raw *)a.in + at,
+              (typename line::raw *)a.out + at, count};
+    x.lines = count == CHUNK && ((uintptr_t)x.in | (uintptr_t)x.out) % 16 == 0;
+    x.fetch();
     acc own = J::start(a.op, TYPE), total;
-    UNROLL for (int e = 0; e < EACH; e++)
-        if (e < have) own = J::take(own, widen<TYPE>(x[e / GROUP].at[e % GROUP]), a.op, TYPE);
+    UNROLL for (int v = 0; v < line::GROUPS; v++) {
+        const typename line::group y = x.own()[v];
+        UNROLL for (int e = 0; e < GROUP; e++)
+            own = J::take(own, widen<TYPE>(y.at[e]), a.op, TYPE);
+    }
     acc run = before_thread<J>(a, own, shared, &total);
-    if (a.carries) run = J::join(((const acc *)a.carries)[which], run, a.op, TYPE);
-    UNROLL for (int e = 0; e < EACH; e++) {
-        const acc before = run;
-        if (e < have) run = J::take(run, widen<TYPE>(x[e / GROUP].at[e % GROUP]), a.op, TYPE);
-        J::store(x[e / GROUP].at, e % GROUP, a.exclusive ? before : run, TYPE, a.op, TYPE);
+    if (a.carries) {
+        find_earlier<J>(a, row, chunk, total, earlier);
+        barrier();
+        run = J::join(J::join(earlier[0], earlier[1], a.op, TYPE), run, a.op, TYPE);
     }
-    UNROLL for (int v = 0; v < GROUPS; v++)
-        ((group *)own_room)[v] = x[v];
-    if (a.exclusive && begin == 0 && thread_index() == 0) store_scan<J>(a, room, 0, J::start(a.op, TYPE), true);
-    barrier();
-    if (lines) {
-        UNROLL for (int v = 0; v < GROUPS; v++)
-            ((group *)out)[v * CUDA_THREADS + thread_index()] = *room_of(v);
-    } else {
-        for (int j = thread_index(); j < count; j += CUDA_THREADS) out[j] = room[j / EACH * LINE + j % EACH];
+    UNROLL for (int v = 0; v < line::GROUPS; v++) {
+        typename line::group y = x.own()[v];
+        UNROLL for (int e = 0; e < GROUP; e++) {
+            const acc before = run;
+            run = J::take(run, widen<TYPE>(y.at[e]), a.op, TYPE);
+            J::store(y.at, e, a.exclusive ? before : run, TYPE, a.op, TYPE);
+        }
+        x.own()[v] = y;
     }
+    if (a.exclusive && begin == 0 && thread_index() == 0) store_scan<J>(a, x.room, 0, J::start(a.op, TYPE), true);
+    x.store();
+}
+template <class J, int TYPE> DEVICE void scan_lines(const cuda_scan_args &a) {
+    if (a.chunk == CUDA_SCAN_CHUNK) scan_line<J, TYPE, CUDA_SCAN_EACH>(a);
+    else scan_line<J, TYPE, CUDA_LINE_EACH>(a);
 }
 template <class J, class L> DEVICE void scan_columns(const cuda_scan_args &a) {
     typedef typename J::acc acc;
@@ -201,15 +292,15 @@ template <class J> DEVICE void scan_carries(const cuda_scan_args &a) {
     KERNEL(gm_scan_rows_##name, cuda_scan_args, CUDA_THREADS) { scan_rows<J, L>(a); }                                  \
     KERNEL(gm_scan_columns_##name, cuda_scan_args, CUDA_THREADS) { scan_columns<J, L>(a); }                            \
     KERNEL(gm_scan_carries_##name, cuda_scan_args, CUDA_THREADS) { scan_carries<J>(a); }
-#define FLOAT_SCANS(name)                                                                                              \
+#define FLOAT_SCANS(name, OF)                                                                                          \
     SCANS(name, join_##name, any_floats)                                                                               \
-    KERNEL(gm_scan_lines_##name##_f16, cuda_scan_args, CUDA_THREADS) { scan_lines<join_##name, GM_T_F16>(a); }         \
-    KERNEL(gm_scan_lines_##name##_bf16, cuda_scan_args, CUDA_THREADS) { scan_lines<join_##name, GM_T_BF16>(a); }       \
-    KERNEL(gm_scan_lines_##name##_f32, cuda_scan_args, CUDA_THREADS) { scan_lines<join_##name, GM_T_F32>(a); }
-FLOAT_SCANS(sum)
-FLOAT_SCANS(prod)
-FLOAT_SCANS(max)
-FLOAT_SCANS(min)
-FLOAT_SCANS(logsumexp)
+    OF(gm_scan_lines_##name##_f16, cuda_scan_args, CUDA_THREADS) { scan_lines<join_##name, GM_T_F16>(a); }             \
+    OF(gm_scan_lines_##name##_bf16, cuda_scan_args, CUDA_THREADS) { scan_lines<join_##name, GM_T_BF16>(a); }           \
+    OF(gm_scan_lines_##name##_f32, cuda_scan_args, CUDA_THREADS) { scan_lines<join_##name, GM_T_F32>(a); }
+FLOAT_SCANS(sum, KERNEL_OF_SIX)
+FLOAT_SCANS(prod, KERNEL_OF_THREE)
+FLOAT_SCANS(max, KERNEL_OF_SIX)
+FLOAT_SCANS(min, KERNEL_OF_SIX)
+FLOAT_SCANS(logsumexp, KERNEL_OF_THREE)
 SCANS(int, join_int, any_ints)
 SCANS(complex, join_complex, any_complex)

@@ -46,6 +46,8 @@ DEVICE void wait_for_others() {
 #define KERNEL_OF_TWO(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads, 2)
 /* One of which three are: each waits for its memory while others compute. */
 #define KERNEL_OF_THREE(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads, 3)
+/* One of which six are: its blocks wait for one another. */
+#define KERNEL_OF_SIX(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads, 6)
 /* One that begins ahead: it calls wait_for_others itself, and before that reads only what no kernel writes that
  * may be the one before it. */
 #define KERNEL_AHEAD(name, ARGS, threads)                                                                              \
@@ -122,6 +124,20 @@ DEVICE uint32_t take_number(uint32_t *count) {
     return number;
 }
 DEVICE float read_written(const float *p) { return __ldcg(p); }
+/* Two words for other blocks, each beside a mark that it is there: so a block that sees a mark sees its word. `at`,
+ * aligned to 16 bytes, had zeros before. */
+DEVICE void publish(uint64_t *at, const uint32_t *words) {
+    const uint64_t mark = (uint64_t)1 << 32;
+    asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(mark | words[0]), "l"(mark | words[1])
+                 : "memory");
+}
+DEVICE bool is_published(const uint64_t *at, uint32_t *words) {
+    uint64_t first, second;
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(at) : "memory");
+    words[0] = (uint32_t)first;
+    words[1] = (uint32_t)second;
+    return (first & second) >> 32 != 0;
+}
 /* Writes 16 bytes that nobody reads soon: they do not take the place of others in the card's cache. */
 template <class T> DEVICE void store_past(T *to, const T &value) {
     uint32_t words[4];

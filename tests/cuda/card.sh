@@ -2,6 +2,8 @@
 # card.sh [FOLDER]: on a machine with a card: checks every contract, then times them. FOLDER has what make.sh made:
 # test_kernels, bench_kernels, torch_reference.py, and kernels or, to be compiled here, source: the folder kernels of
 # the repository. Each part has a limit of its own; all end within 8 minutes.
+# compute-sanitizer, where PATH has it, is that of nvidia-cuda-sanitizer-api of the driver's release (13.0.85 for 580),
+# in one folder with all its libraries: without libsanitizer-public.so its injection library fails to initialize.
 here=$(cd "${1:-$(dirname "$0")}" && pwd); out=${OUT:-/tmp}; log=$out/log
 export GOMLX_CUDA_KERNELS=$here/kernels
 unset GOMLX_CUDA_DRIVER

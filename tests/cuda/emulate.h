@@ -26,6 +26,7 @@ struct emulated_facts { int threads, bytes; };
     static void name##_thread(const ARGS &a)
 #define KERNEL_OF_TWO KERNEL
 #define KERNEL_OF_THREE KERNEL
+#define KERNEL_OF_SIX KERNEL
 #define KERNEL_AHEAD KERNEL
 #define SHARED static /* blocks come one after another */
 #define UNROLL
@@ -123,6 +124,19 @@ DEVICE void count_up(uint32_t *count) { ++*count; }
 DEVICE void set_bits(uint32_t *word, uint32_t bits) { *word |= bits; }
 DEVICE uint32_t take_number(uint32_t *count) { return (*count)++; }
 template <class T> DEVICE T read_written(const T *p) { return *p; }
+DEVICE void publish(uint64_t *at, const uint32_t *words) {
+    for (int i = 0; i < 2; i++)
+        at[i] = (uint64_t)1 << 32 | words[i];
+}
+/* Blocks come one after another: what is waited for must be there. */
+DEVICE bool is_published(const uint64_t *at, uint32_t *words) {
+    for (int i = 0; i < 2; i++) {
+        if (at[i] >> 32 != 1)
+            __builtin_trap();
+        words[i] = (uint32_t)at[i];
+    }
+    return true;
+}
 template <class T> DEVICE void store_past(T *to, const T &value) { *to = value; }
 DEVICE int count_bits(uint32_t bits) { return __builtin_popcount(bits); }
 

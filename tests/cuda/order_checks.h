@@ -317,18 +317,25 @@ static void check_scatter(void) {
     }
 }
 
-/* Sums of many float32, which are made bucket by bucket. */
+/* Sums of many float32, which are made bucket by bucket; in one case most of them go to few places. */
 static void check_scatter_sums(void) {
-    static const int64_t sizes[] = {1, 200, 256, 1000, 65536};
-    for (int c = 0; c < 5; c++, free_memory()) {
+    static const int64_t sizes[] = {1, 200, 256, 1000, 65536, 65536};
+    static const int types[] = {GM_T_I32, GM_T_I64, GM_T_U32, GM_T_I32, GM_T_I64, GM_T_I32};
+    for (int c = 0; c < 6; c++, free_memory()) {
         const int64_t count = ((int64_t)1 << 18) + below(9000), size = sizes[c], none = 0;
+        const int index_type = types[c];
         gm_index_fault *words = fault_words();
         operand in = operand_of((size_t)count * 4), out = operand_of((size_t)size * 4),
-                index = operand_of((size_t)count * 4);
+                index = operand_of((size_t)count * 8);
         char *got = host_memory((size_t)size * 4);
         fill_random(in.host, count, GM_T_F32, PLAIN);
         fill_random(out.host, size, GM_T_F32, PLAIN);
-        random_indices(index, count, GM_T_I32, size, c == 3);
+        random_indices(index, count, index_type, size, c == 3);
+        if (c == 5)
+            for (int64_t i = 0; i < count; i++)
+                if (below(8))
+                    ((int32_t *)index.host)[i] = 700 + (int32_t)below(i < count / 2 ? 3 : 300);
+        upload(index);
         upload(in);
         upload(out);
         gm_scatter_args h = {.out = out.host,
@@ -336,7 +343,7 @@ static void check_scatter_sums(void) {
                              .index = index.host,
                              .type = GM_T_F32,
                              .in_type = GM_T_F32,
-                             .index_type = GM_T_I32,
+                             .index_type = index_type,
                              .mode = GM_S_ADD,
                              .size = size,
                              .step = 1,
