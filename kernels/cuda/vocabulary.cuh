@@ -48,10 +48,14 @@ DEVICE void wait_for_others() {
 #define KERNEL_OF_THREE(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads, 3)
 /* One that begins ahead: it calls wait_for_others itself, and before that reads only what no kernel writes that
  * may be the one before it. */
-#define KERNEL_AHEAD(name, ARGS, threads)                                                                              \
+#define KERNEL_AHEAD_WITH(name, ARGS, ...)                                                                             \
     DEVICE void name##_block(const ARGS &a);                                                                           \
-    extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ ARGS a) { name##_block(a); } \
+    extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const __grid_constant__ ARGS a) {                   \
+        name##_block(a);                                                                                               \
+    }                                                                                                                  \
     DEVICE void name##_block(const ARGS &a)
+#define KERNEL_AHEAD(name, ARGS, threads) KERNEL_AHEAD_WITH(name, ARGS, threads, 1)
+#define KERNEL_AHEAD_OF_FIVE(name, ARGS, threads) KERNEL_AHEAD_WITH(name, ARGS, threads, 5)
 #define SHARED __shared__
 #define UNROLL _Pragma("unroll")
 #define CONSTANT_TABLE static __constant__ const
@@ -121,7 +125,6 @@ DEVICE uint32_t take_number(uint32_t *count) {
     __threadfence();
     return number;
 }
-DEVICE float read_written(const float *p) { return __ldcg(p); }
 /* Writes 16 bytes that nobody reads soon: they do not take the place of others in the card's cache. */
 template <class T> DEVICE void store_past(T *to, const T &value) {
     uint32_t words[4];
@@ -131,11 +134,20 @@ template <class T> DEVICE void store_past(T *to, const T &value) {
                  "r"(words[3])
                  : "memory");
 }
-template <class T> DEVICE T read_written(const T *p) { /* of 16 bytes, aligned to them */
-    static_assert(sizeof(T) == 16, "one access");
-    const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(p));
+/* Of 4, 8 or 16 bytes, aligned to them. */
+template <class T> DEVICE T read_written(const T *p) {
     T value;
-    memcpy(&value, &words, sizeof value);
+    if constexpr (sizeof value == 16) {
+        const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(p));
+        memcpy(&value, &words, sizeof value);
+    } else if constexpr (sizeof value == 8) {
+        const uint2 words = __ldcg(reinterpret_cast<const uint2 *>(p));
+        memcpy(&value, &words, sizeof value);
+    } else {
+        const unsigned word = __ldcg(reinterpret_cast<const unsigned *>(p));
+        static_assert(sizeof value == sizeof word, "one access");
+        memcpy(&value, &word, sizeof value);
+    }
     return value;
 }
 DEVICE int count_bits(uint32_t bits) { return __popc(bits); }

@@ -27,6 +27,7 @@ struct emulated_facts { int threads, bytes; };
 #define KERNEL_OF_TWO KERNEL
 #define KERNEL_OF_THREE KERNEL
 #define KERNEL_AHEAD KERNEL
+#define KERNEL_AHEAD_OF_FIVE KERNEL
 #define SHARED static /* blocks come one after another */
 #define UNROLL
 #define CONSTANT_TABLE static const
