@@ -392,8 +392,9 @@ typedef struct {
     cuda_matrix weight, up;
     int64_t tokens, rows, k;
     int32_t x_type, glu, out_type;
-    int32_t pass;                /* tokens that go together, of matrices in tiles */
-    int32_t stage, stages, kept; /* of tiled.cu: tiles of a stage, stages of a ring, products whose sums wait */
+    int32_t pass; /* tokens that go together, of matrices in tiles */
+    /* Of tiled.cu: tiles of a stage, stages of a ring, those that are asked for before x, products whose sums wait. */
+    int32_t stage, stages, early, kept;
     float alpha, limit;
     cuda_more more[CUDA_MORE];
     const float *norm; /* or NULL */

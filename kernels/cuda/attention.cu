@@ -10,10 +10,7 @@
 #define TILE_KEYS(dim) ((dim) > 128 ? 32 : 64)
 template <int DIM> struct queries {
     uint32_t parts[DIM / 16][4];
-    METHOD void part(int k, uint32_t *out) const {
-        UNROLL for (int i = 0; i < 4; i++)
-            out[i] = parts[k][i];
-    }
+    METHOD const uint32_t *part(int k, uint32_t *) const { return parts[k]; }
 };
 /* Rows of q by number, NULL: zeros. */
 template <int TYPE, int DIM>

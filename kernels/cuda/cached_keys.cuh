@@ -92,8 +92,8 @@ DEVICE void scores_of(float (&score)[KEYS / 8][4], const QUERIES &q, char *keys,
     UNROLL for (int n = 0; n < KEYS / 8; n++) UNROLL
         for (int i = 0; i < 4; i++) score[n][i] = 0;
     UNROLL for (int k = 0; k < DIM / 16; k++) {
-        uint32_t own[4];
-        q.part(k, own);
+        uint32_t room[4];
+        const uint32_t *own = q.part(k, room);
         UNROLL for (int group = 0; group < KEYS / 16; group++) {
             uint32_t part[4];
             load_matrices_turned(part, key_piece(keys, DIM, group, k * 16 + lane % 16, lane / 16));

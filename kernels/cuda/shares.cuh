@@ -183,9 +183,10 @@ DEVICE void load_share(const decoded_share &s, const decoded_room<DIM> &room, co
 /* Queries by number from the block's memory. */
 template <int DIM> struct kept_queries {
     char *memory;
-    METHOD void part(int k, uint32_t *out) const {
+    METHOD const uint32_t *part(int k, uint32_t *room) const {
         const int lane = thread_index() % WARP;
-        load_matrices(out, value_piece(memory, DIM, lane % 16, 2 * k + lane / 16));
+        load_matrices(room, value_piece(memory, DIM, lane % 16, 2 * k + lane / 16));
+        return room;
     }
 };
 /* Weights of a warp's keys, to the block's memory, and what they are relative to: of a lane's two heads. */

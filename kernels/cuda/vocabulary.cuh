@@ -56,6 +56,11 @@ DEVICE void wait_for_others() {
     DEVICE void name##_block(const ARGS &a)
 #define KERNEL_AHEAD(name, ARGS, threads) KERNEL_AHEAD_WITH(name, ARGS, threads, 1)
 #define KERNEL_AHEAD_OF_FIVE(name, ARGS, threads) KERNEL_AHEAD_WITH(name, ARGS, threads, 5)
+/* One that begins ahead, whose threads have so many registers at most. */
+#define KERNEL_OF_REGISTERS(name, ARGS, threads, registers)                                                            \
+    DEVICE void name##_block(const ARGS &a);                                                                           \
+    extern "C" __global__ void __maxnreg__(registers) name(const __grid_constant__ ARGS a) { name##_block(a); }        \
+    DEVICE void name##_block(const ARGS &a)
 #define SHARED __shared__
 #define UNROLL _Pragma("unroll")
 #define CONSTANT_TABLE static __constant__ const
@@ -239,6 +244,16 @@ DEVICE void show_arrivals() {
 DEVICE void arrive_with_copies(uint64_t *arrival) {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(arrival);
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
+}
+/* Whether this is the one lane of a warp that is to copy for all. */
+DEVICE bool is_chosen_lane() {
+#if HAS_LONG_COPIES
+    uint32_t yes;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(yes));
+    return yes != 0;
+#else
+    return thread_index() % WARP == 0;
+#endif
 }
 /* The only copy of a phase, by one lane: a multiple of 16 bytes, aligned to them, of memory that is read once. */
 DEVICE void copy_long(void *to, const void *from, int bytes, uint64_t *arrival) {
