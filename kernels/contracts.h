@@ -151,7 +151,8 @@ typedef struct {
 /* One row of each sequence, with max_blocks, the blocks that a cache may have, and n_blocks, those that one has now; n:
  * rows. */
 typedef gm_attention_args gm_attention_rows_args;
-/* The same of rows whose queries and keys are turned first, and whose keys and values go to their caches; n: rows. */
+/* The same of rows whose queries and keys are turned first, and whose keys and values go to their caches; n: rows. What
+ * caches, tables and positions have otherwise is older than the launch before, which a device may let run on. */
 typedef struct {
     gm_rope_cache_args turn;      /* q_out: where the attention's q is made, if it is made */
     const float *q_norm, *k_norm; /* [head_dim] of an RMSNorm of each head of q and k before that; or NULL */

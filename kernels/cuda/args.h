@@ -398,8 +398,9 @@ typedef struct {
     cuda_matrix weight, up;
     int64_t tokens, rows, k;
     int32_t x_type, glu, out_type;
-    int32_t pass;                /* tokens that go together, of matrices in tiles */
-    int32_t stage, stages, kept; /* of tiled.cu: tiles of a stage, stages of a ring, products whose sums wait */
+    int32_t pass; /* tokens that go together, of matrices in tiles */
+    /* Of tiled.cu: tiles of a stage, stages of a ring, those that are asked for before x, products whose sums wait. */
+    int32_t stage, stages, early, kept;
     float alpha, limit;
     cuda_more more[CUDA_MORE];
     const float *norm; /* or NULL */
@@ -444,10 +445,19 @@ typedef struct {
 typedef gm_rope_cache_args cuda_rope_cache_args;
 #define CUDA_ATTENTION_DIM 512 /* of a head, at most */
 typedef gm_attention_args cuda_attention_args;
-/* Rows that decode, by attention.cu: a block of threads has a block of keys, and where `merges` says so the last of a
- * row's merges them, of at most CUDA_MERGED; at most CUDA_TICKETS blocks of rows and kv heads. turns: queries and keys
- * are normed and turned as they are read, and the row's own go to the cache. */
-#define CUDA_MERGED 32
+/* Rows that decode, by attention.cu: a block of threads has a share of the keys, in `partial` [rows][n_heads]
+ * [max_blocks * CUDA_SHARES][head_dim + CUDA_SHARE_EXTRA]: sums of values, then the top of the scores and the sum of
+ * the weights. Where `merges` says so the last block of a row's merges them, of at most CUDA_MERGED; at most
+ * CUDA_TICKETS blocks of rows and kv heads. turns: queries and keys are normed and turned as they are read, and the
+ * row's own go to the cache; then the launch before may not have written caches, their tables, or positions, which are
+ * read while it runs. */
+#define CUDA_SHARE_KEYS 64
+#define CUDA_SHARES (GM_KV_BLOCK / CUDA_SHARE_KEYS)
+#define CUDA_SHARE_EXTRA 4 /* two, and what aligns the next */
+#define CUDA_DECODE_THREADS (CUDA_SHARE_KEYS * 2)
+#define CUDA_DECODE_MEMORY(dim)                                                                                        \
+    ((dim) * (2 * 2 * CUDA_SHARE_KEYS + 2 * 16 + 2 * 4) + 2 * 16 * CUDA_SHARE_KEYS + 2 * 4 * CUDA_SHARE_KEYS)
+#define CUDA_MERGED 128
 #define CUDA_TICKETS 4096
 typedef struct {
     gm_turned_attention_args row;

@@ -50,14 +50,13 @@ enum { ATTENTION_TILE, ATTENTION_BLOCK };
 static const int halves_dims[ATTENTION_DIMS] = {64, 128, 256};
 #define HEADS_AT_ONCE 16
 #define TILE_SHARED(dim) ((size_t)2 * 2 * ((dim) > 128 ? 32 : 64) * (size_t)(dim) * 2) /* two tiles of both */
-#define BLOCK_SHARED(dim) ((size_t)(GM_KV_BLOCK * 3 / 2) * (size_t)(dim) * 2)          /* keys and half of the values */
 
 /* Which of halves_dims; -1: the kernels of decoder.cu. */
 static int halves_dim(const gm_attention_args *a) {
     const int unit = a->kv_type == GM_T_KV_Q8_0 ? 32 : 16;
     if (a->kv_type == GM_T_F32 || a->head_dim % unit != 0) return -1;
     for (int i = 0; i < ATTENTION_DIMS; i++)
-        if (a->head_dim <= halves_dims[i]) return BLOCK_SHARED(halves_dims[i]) <= cuda_block_memory() ? i : -1;
+        if (a->head_dim <= halves_dims[i]) return i;
     return -1;
 }
 static cuda_kernel halves_kernel(const gm_attention_args *a, int dim, int which) {
@@ -72,10 +71,11 @@ static void start_tiles(const gm_attention_args *a, int dim, int64_t tiles) {
 static void start_blocks(const gm_turned_attention_args *row, bool turns, int dim, int64_t rows) {
     const gm_attention_args *a = &row->attention;
     const int64_t cuts = blocks_of(a->n_heads / a->n_kv_heads, HEADS_AT_ONCE);
-    const int64_t blocks[3] = {rows * a->n_kv_heads * cuts, a->max_blocks, 1};
-    const bool merges = a->max_blocks <= CUDA_MERGED && blocks[0] <= CUDA_TICKETS;
+    const int64_t blocks[3] = {rows * a->n_kv_heads * cuts, a->max_blocks * CUDA_SHARES, 1};
+    const bool merges = blocks[1] <= CUDA_MERGED && blocks[0] <= CUDA_TICKETS;
     const cuda_decode_args p = {*row, turns, merges};
-    cuda_start_grid(halves_kernel(a, dim, ATTENTION_BLOCK), blocks, CUDA_THREADS, BLOCK_SHARED(halves_dims[dim]), &p);
+    cuda_start_grid(halves_kernel(a, dim, ATTENTION_BLOCK), blocks, CUDA_DECODE_THREADS,
+                    (size_t)CUDA_DECODE_MEMORY(halves_dims[dim]), &p);
     if (!merges)
         cuda_start((cuda_kernel)(CUDA_attention_blocks_64 + dim * ATTENTION_KERNELS), rows * a->n_heads, CUDA_THREADS,
                    0, a);
@@ -108,11 +108,12 @@ static void launch_attention_rows(const void *args, int64_t begin, int64_t end) 
     if (dim < 0) start_rows(a, end);
     else start_blocks(&(gm_turned_attention_args){.attention = *a}, false, dim, end);
 }
-/* Room for shares of all blocks that a row may see. */
+/* Room for shares of all blocks that a row may see: of those of attention.cu, which are more than decoder.cu's. */
 static bool rows_workspace(gm_recorder *r, gm_attention_args *a, int64_t n) {
     const int64_t window_blocks = a->window / GM_KV_BLOCK + 2;
     if (a->window > 0 && window_blocks < a->max_blocks) a->max_blocks = window_blocks;
-    a->partial = r->workspace(r, (size_t)(n * a->n_heads * a->max_blocks * (a->head_dim + 2)) * sizeof(float));
+    const int64_t shares = n * a->n_heads * a->max_blocks * CUDA_SHARES;
+    a->partial = r->workspace(r, (size_t)(shares * (a->head_dim + CUDA_SHARE_EXTRA)) * sizeof(float));
     return a->partial != NULL;
 }
 bool cuda_attention_rows(gm_recorder *r, const gm_attention_rows_args *a, int64_t n) {

@@ -120,12 +120,17 @@ static int load_function(const cuda_driver *driver, cuda_module *m, cuda_kernel 
     return error ? error : driver->module_function(&m->functions[kernel], m->parts[part], names[kernel]);
 }
 
+/* Kernels whose blocks need so much have all of it: a processor whose memory is to be divided anew must be empty first,
+ * and those of a decoding step follow one another without such a pause. */
+#define MUCH_SHARED (16 << 10)
 driver_function *module_function(const cuda_driver *driver, cuda_module *m, cuda_kernel kernel, size_t shared,
                                  int *error) {
     *error = m->functions[kernel] ? DRIVER_SUCCESS : load_function(driver, m, kernel);
     if (*error) return NULL;
     if ((int)shared > m->shared[kernel]) { /* without asking it may have 48 KiB less what is its own */
         *error = driver->function_set(m->functions[kernel], DRIVER_FUNCTION_SHARED, (int)shared);
+        if (!*error && shared >= MUCH_SHARED)
+            *error = driver->function_set(m->functions[kernel], DRIVER_FUNCTION_CARVEOUT, 100);
         m->shared[kernel] = (int)shared;
     }
     return *error ? NULL : m->functions[kernel];

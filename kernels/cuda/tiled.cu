@@ -219,7 +219,7 @@ template <class FORM> struct tile_ring {
     const tiled_share &s;
     char *memory;
     uint64_t *arrivals;
-    const char *begin, *after, *from; /* the part in this product and the next; what is asked for next */
+    const char *begin, *after; /* of the part, in the product that is asked for and in the next one */
     int tiles, product, edge, at, slot, read_slot, phase; /* tiles: of the part; edge: of another matrix */
 
     METHOD tile_ring(const cuda_packed_args &args, const tiled_share &share)
@@ -235,7 +235,10 @@ template <class FORM> struct tile_ring {
         warp_barrier();
         begin_matrix();
         if (tiles == 0) product = s.count;
-        _Pragma("unroll 1") for (int i = 0; i < a.stages; i++) ask();
+        fill(0, a.early);
+    }
+    METHOD void fill(int first, int end) {
+        _Pragma("unroll 1") for (int i = first; i < end; i++) ask();
     }
     METHOD int64_t bytes() const { return (int64_t)s.tiles * TILE; } /* of sixteen rows */
     METHOD void begin_matrix() {
@@ -245,19 +248,17 @@ template <class FORM> struct tile_ring {
         begin = (const char *)first.data + offset;
         after = s.matrices == 2 ? (const char *)a.up.data + offset : begin + bytes();
         edge = s.matrices == 2 ? s.count : unit + (int)((first.to.rows - first.row) / TILED_ROWS);
-        from = begin;
     }
     METHOD void next_product() {
         const char *before = begin;
         at = 0;
-        product++;
-        from = begin = after;
+        begin = after;
         after = (s.matrices == 2 ? before : after) + bytes();
-        if (product == edge && product < s.count) begin_matrix();
+        if (__builtin_expect(++product == edge, 0) && product < s.count) begin_matrix();
     }
     /* Rows in place of tiles: eight lanes have 128 bytes of one, in an order in which eight side by side meet all banks
      * of the block's memory. */
-    METHOD void copy_rows(char *to, int count) {
+    METHOD void copy_rows(char *to, const char *from, int count) {
         const int lane = thread_index() % WARP, row = lane / 4 % 2 + lane / 16 * 2,
                   byte = (lane % 4 + lane / 8 % 2 * 4) * 16;
         const int64_t row_bytes = (int64_t)s.tiles * FORM::CHUNK;
@@ -268,16 +269,16 @@ template <class FORM> struct tile_ring {
     }
     METHOD void ask() {
         if (product == s.count) return;
-        const int count = tiles - at < a.stage ? tiles - at : a.stage, lane = thread_index() % WARP;
+        const int count = tiles - at < a.stage ? tiles - at : a.stage;
+        const char *from = begin + (int64_t)at * STEP;
         char *to = memory + slot * a.stage * TILE;
-        if constexpr (FORM::FROM_ROWS) copy_rows(to, count);
+        if constexpr (FORM::FROM_ROWS) copy_rows(to, from, count);
         else if (BY_LANES)
-            for (int i = lane * 16; i < count * TILE; i += WARP * 16) copy_16(to + i, from + i, 16);
-        else if (lane == 0) copy_long(to, from, count * TILE, arrivals + slot);
+            for (int i = thread_index() % WARP * 16; i < count * TILE; i += WARP * 16) copy_16(to + i, from + i, 16);
+        else if (is_chosen_lane()) copy_long(to, from, count * TILE, arrivals + slot);
         if (BY_LANES) arrive_with_copies(arrivals + slot);
         slot = slot + 1 == a.stages ? 0 : slot + 1;
         at += count;
-        from += count * STEP;
         if (at == tiles) next_product();
     }
     /* use(tile, i) for each of `count` tiles of the next stage. */
@@ -380,6 +381,7 @@ DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int block, i
         added = added_of(a, first.of.to, first.of.row, first.at);
     }
     read_rows<FORM>(a, room, part, s.columns, token);
+    ring.fill(a.early, a.stages);
     const int column = lane / 4 < s.columns ? lane / 4 : s.columns - 1, left_column = lane % 4 * 2;
     const int own = left_column < s.columns ? left_column : 0;
     const tile_x x = {room.x + (part.begin / 4 * s.columns + column) * 4 + lane % 4,
@@ -464,8 +466,9 @@ TILED_X(affine4, tiles_of_affine4<64, GM_T_F16>)
 ALL_TILES(TILED)
 /* Of one token. */
 #define TILED_ONE(name, ...)                                                                                           \
-    KERNEL_AHEAD(gm_tiled_one_##name, cuda_packed_args, TILED_THREADS) {                                               \
-        tiled_product<__VA_ARGS__, true>(a, 0, (int)block_index(), (int)block_count());                                \
+    using one_##name = __VA_ARGS__;                                                                                    \
+    KERNEL_OF_REGISTERS(gm_tiled_one_##name, cuda_packed_args, TILED_THREADS, one_##name::REGISTERS) {                 \
+        tiled_product<one_##name, true>(a, 0, (int)block_index(), (int)block_count());                                 \
     }
 ALL_TILES(TILED_ONE)
 

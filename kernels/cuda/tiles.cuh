@@ -8,7 +8,9 @@
  *      integer in the low bits of a float16 is itself times 2^-24, exactly; of SIXTEENTHS each second pair is sixteen
  *      times as much, and its x a sixteenth. A sum begins anew with each scale, with what its format takes off: OFFSET
  *      times a total of x, which has TOTALS of them in each 32 along k. It is added in float32; what N is changes no
- *      bit of it. */
+ *      bit of it.
+ *  (4) REGISTERS are those of a thread of a product of one token: 104 leave a place for a block of attention, where
+ *      that costs the product nothing. */
 #ifndef GOMLX_CUDA_TILES_CUH
 #define GOMLX_CUDA_TILES_CUH
 #include "functions.cuh"
@@ -85,6 +87,7 @@ DEVICE void bytes_of(uint32_t w, uint32_t *out) {
 template <bool BF16_> struct tiles_of_halves {
     static constexpr int K = 64, CHUNK = 128;
     static constexpr bool BF16 = BF16_, FROM_ROWS = true;
+    static constexpr int REGISTERS = 128;
     static constexpr float SCALE = 1;
     static constexpr int TOTALS = 0;
     static constexpr float OFFSET = 1;
@@ -107,6 +110,7 @@ template <bool BF16_> struct tiles_of_halves {
 struct tiles_of_q8_0 {
     static constexpr int K = 64, CHUNK = 68;
     static constexpr bool BF16 = false, FROM_ROWS = false;
+    static constexpr int REGISTERS = 104;
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 1;
     static constexpr float OFFSET = -128;
@@ -141,6 +145,7 @@ struct tiles_of_q8_0 {
 struct tiles_of_q4_0 {
     static constexpr int K = 64, CHUNK = 36;
     static constexpr bool BF16 = false, FROM_ROWS = false;
+    static constexpr int REGISTERS = 104;
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 1;
     static constexpr float OFFSET = -8;
@@ -174,6 +179,7 @@ struct tiles_of_q4_0 {
 struct tiles_of_mxfp4 {
     static constexpr int K = 64, CHUNK = 34;
     static constexpr bool BF16 = false, FROM_ROWS = false;
+    static constexpr int REGISTERS = 104;
     static constexpr float SCALE = 0x1p15f; /* of half of the block's scale */
     static constexpr int TOTALS = 0;
     static constexpr float OFFSET = 1;
@@ -214,6 +220,7 @@ template <int GROUP, int TYPE> struct tiles_of_affine4 {
     static constexpr int K = GROUP < 64 ? 64 : GROUP, BLOCKS = K / GROUP, HEAD = TYPE == GM_T_F32 ? 8 : 4;
     static constexpr int BYTES = GROUP / 2 + HEAD, CHUNK = BLOCKS * BYTES;
     static constexpr bool BF16 = false, FROM_ROWS = false;
+    static constexpr int REGISTERS = 104;
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 1;
     static constexpr float OFFSET = 1;
@@ -252,6 +259,9 @@ template <int GROUP, int TYPE> struct tiles_of_affine4 {
     }
 };
 
+/* Every other byte of a word as float16 integers. */
+DEVICE uint32_t even_bytes(uint32_t w) { return w & 0x00ff00ff; }
+DEVICE uint32_t odd_bytes(uint32_t w) { return w >> 8 & 0x00ff00ff; }
 /* Scales and minimums of eight groups, from the twelve bytes that a block has of them. */
 struct tile_header {
     float d, dmin;
@@ -269,6 +279,7 @@ struct tile_header {
 struct tiles_of_q4_k {
     static constexpr int K = 256, CHUNK = 144;
     static constexpr bool BF16 = false, FROM_ROWS = false;
+    static constexpr int REGISTERS = 104;
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 1;
     static constexpr float OFFSET = 1;
@@ -285,30 +296,35 @@ struct tiles_of_q4_k {
         float total[N][4] = {}, least[N][4] = {};
         UNROLL for (int group = 0; group < 8; group++) {
             const four_words w = tile_words(tile + group / 2 * 512, lane);
-            const int shift = group % 2 * 4, byte = group % 4 * 8;
+            const bool upper = group % 2; /* nibbles are sixteen times as much: and so are the other groups' scales */
             uint32_t rows[2][4];
+            float scales[2], minimums[2];
             UNROLL for (int i = 0; i < 8; i++)
-                rows[i / 4][i % 4] = w.at[i / 2] >> (shift + i % 2 * 8) & 0x000f000f;
+                rows[i / 4][i % 4] = w.at[i / 2] >> i % 2 * 8 & (upper ? 0x00f000f0 : 0x000f000f);
+            UNROLL for (int i = 0; i < 2; i++) {
+                const uint32_t own = heads[i].scales[group / 4], least_own = heads[i].minimums[group / 4];
+                scales[i] = half_of_two(upper ? odd_bytes(own) : even_bytes(own) << 4, group / 2 % 2);
+                minimums[i] = half_of_two(upper ? odd_bytes(least_own) : even_bytes(least_own), group / 2 % 2);
+            }
             UNROLL for (int n = 0; n < N; n++) {
                 float sum[4] = {0, 0, 0, 0};
                 multiply_32<false>(sum, rows[0], rows[1], x.run(group, n).at);
                 UNROLL for (int i = 0; i < 4; i++) {
-                    const float scale = (float)(heads[i / 2].scales[group / 4] >> byte & 255);
-                    const float minimum = (float)(heads[i / 2].minimums[group / 4] >> byte & 255);
-                    total[n][i] = fmaf(scale, sum[i], total[n][i]);
-                    least[n][i] = fmaf(minimum, x.total(group, n, i), least[n][i]);
+                    total[n][i] = fmaf(scales[i / 2], sum[i], total[n][i]);
+                    least[n][i] = fmaf(minimums[i / 2], x.total(group, n, i), least[n][i]);
                 }
             }
         }
         UNROLL for (int n = 0; n < N; n++) UNROLL
             for (int i = 0; i < 4; i++)
-                sums[n][i] += fmaf(heads[i / 2].d, total[n][i], -(heads[i / 2].dmin * least[n][i]));
+                sums[n][i] += fmaf(heads[i / 2].d * 0x1p20f, total[n][i], -(heads[i / 2].dmin * 0x1p24f * least[n][i]));
     }
 };
 
 struct tiles_of_q6_k {
     static constexpr int K = 256, CHUNK = 210;
     static constexpr bool BF16 = false, FROM_ROWS = false;
+    static constexpr int REGISTERS = 128;
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 2;
     static constexpr float OFFSET = -32;

@@ -50,9 +50,18 @@ DEVICE void wait_for_others() {
 #define KERNEL_OF_SIX(name, ARGS, threads) KERNEL_WITH(name, ARGS, threads, 6)
 /* One that begins ahead: it calls wait_for_others itself, and before that reads only what no kernel writes that
  * may be the one before it. */
-#define KERNEL_AHEAD(name, ARGS, threads)                                                                              \
+#define KERNEL_AHEAD_WITH(name, ARGS, ...)                                                                             \
     DEVICE void name##_block(const ARGS &a);                                                                           \
-    extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ ARGS a) { name##_block(a); } \
+    extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const __grid_constant__ ARGS a) {                   \
+        name##_block(a);                                                                                               \
+    }                                                                                                                  \
+    DEVICE void name##_block(const ARGS &a)
+#define KERNEL_AHEAD(name, ARGS, threads) KERNEL_AHEAD_WITH(name, ARGS, threads, 1)
+#define KERNEL_AHEAD_OF_FIVE(name, ARGS, threads) KERNEL_AHEAD_WITH(name, ARGS, threads, 5)
+/* One that begins ahead, whose threads have so many registers at most. */
+#define KERNEL_OF_REGISTERS(name, ARGS, threads, registers)                                                            \
+    DEVICE void name##_block(const ARGS &a);                                                                           \
+    extern "C" __global__ void __maxnreg__(registers) name(const __grid_constant__ ARGS a) { name##_block(a); }        \
     DEVICE void name##_block(const ARGS &a)
 #define SHARED __shared__
 #define UNROLL _Pragma("unroll")
@@ -123,7 +132,6 @@ DEVICE uint32_t take_number(uint32_t *count) {
     __threadfence();
     return number;
 }
-DEVICE float read_written(const float *p) { return __ldcg(p); }
 /* Two words for other blocks, each beside a mark that it is there: so a block that sees a mark sees its word. `at`,
  * aligned to 16 bytes, had zeros before. */
 DEVICE void publish(uint64_t *at, const uint32_t *words) {
@@ -147,11 +155,20 @@ template <class T> DEVICE void store_past(T *to, const T &value) {
                  "r"(words[3])
                  : "memory");
 }
-template <class T> DEVICE T read_written(const T *p) { /* of 16 bytes, aligned to them */
-    static_assert(sizeof(T) == 16, "one access");
-    const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(p));
+/* Of 4, 8 or 16 bytes, aligned to them. */
+template <class T> DEVICE T read_written(const T *p) {
     T value;
-    memcpy(&value, &words, sizeof value);
+    if constexpr (sizeof value == 16) {
+        const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(p));
+        memcpy(&value, &words, sizeof value);
+    } else if constexpr (sizeof value == 8) {
+        const uint2 words = __ldcg(reinterpret_cast<const uint2 *>(p));
+        memcpy(&value, &words, sizeof value);
+    } else {
+        const unsigned word = __ldcg(reinterpret_cast<const unsigned *>(p));
+        static_assert(sizeof value == sizeof word, "one access");
+        memcpy(&value, &word, sizeof value);
+    }
     return value;
 }
 DEVICE int count_bits(uint32_t bits) { return __popc(bits); }
@@ -243,6 +260,16 @@ DEVICE void show_arrivals() {
 DEVICE void arrive_with_copies(uint64_t *arrival) {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(arrival);
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
+}
+/* Whether this is the one lane of a warp that is to copy for all. */
+DEVICE bool is_chosen_lane() {
+#if HAS_LONG_COPIES
+    uint32_t yes;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(yes));
+    return yes != 0;
+#else
+    return thread_index() % WARP == 0;
+#endif
 }
 /* The only copy of a phase, by one lane: a multiple of 16 bytes, aligned to them, of memory that is read once. */
 DEVICE void copy_long(void *to, const void *from, int bytes, uint64_t *arrival) {

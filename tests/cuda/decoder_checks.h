@@ -217,8 +217,62 @@ static void check_attention_alone(const cache_pair *c, gm_attention_args d, oper
         compare("alone", all + row * width * 4, alone.host, width * 4, GM_T_U8, 0, 0);
     }
 }
+/* Long caches, whose blocks repeat: rows that decode have more shares than a warp's lanes, then more than one block of
+ * threads merges. What merges them changes no bit. */
+#define LONG_BLOCKS 40
+static void repeat_blocks(const cache_pair *c, int which) {
+    const operand table = operand_of(LONG_BLOCKS * sizeof(char *));
+    char *on_device[LONG_BLOCKS];
+    for (int64_t b = 0; b < LONG_BLOCKS; b++) {
+        const size_t at = (size_t)(b % CACHE_BLOCKS) * c->block_bytes;
+        ((char **)(void *)table.host)[b] = c->blocks[which].host + at;
+        on_device[b] = c->blocks[which].device + at;
+    }
+    copy_bytes(table.device, on_device, sizeof on_device);
+    ((char **)(void *)c->addresses[which].host)[0] = table.host;
+    copy_bytes(c->addresses[which].device, &table.device, sizeof table.device);
+}
+static void check_long_attention(int kind, int64_t blocks) {
+    const cache_pair c = random_cache(kind, 64, 1);
+    const int64_t n = c.n_heads * c.dim;
+    const operand q = random_operand(n, GM_T_F32, SMALL), out = operand_of((size_t)n * 4);
+    char *const merged = host_memory((size_t)n * 4);
+    repeat_blocks(&c, 0), repeat_blocks(&c, 1);
+    ints_of(c.sequence.host)[0] = 0, ints_of(c.positions.host)[0] = (int32_t)(blocks * GM_KV_BLOCK - 1 - below(200));
+    *(gm_query_tile *)(void *)c.tile.host = (gm_query_tile){0, 1};
+    upload(c.sequence), upload(c.positions), upload(c.tile);
+    gm_attention_args h = {.out = floats_of(out.host),
+                           .q = floats_of(q.host),
+                           .keys = addresses_of(c.addresses[0].host),
+                           .values = addresses_of(c.addresses[1].host),
+                           .sequence = ints_of(c.sequence.host),
+                           .positions = ints_of(c.positions.host),
+                           .kv_type = c.kv_type,
+                           .n_heads = c.n_heads,
+                           .n_kv_heads = c.n_kv_heads,
+                           .head_dim = c.dim,
+                           .scale = 0.5f,
+                           .tiles = (const gm_query_tile *)(void *)c.tile.host},
+                      d = h;
+    contracts_cpu.attention(&host_recorder, &h, 1);
+    d.out = floats_of(out.device), d.q = floats_of(q.device);
+    d.keys = addresses_of(c.addresses[0].device), d.values = addresses_of(c.addresses[1].device);
+    d.sequence = ints_of(c.sequence.device), d.positions = ints_of(c.positions.device);
+    d.max_blocks = blocks;
+    if (!device_cuda.contracts->attention_rows(&device_recorder, &d, 1))
+        failed++;
+    compare_out("long", out, n, GM_T_F32, kind == 2 ? 1 << 17 : 1 << 14, largest_of(out, n, GM_T_F32));
+    copy_bytes(merged, out.device, (size_t)n * 4);
+    d.max_blocks = CUDA_MERGED;
+    if (!device_cuda.contracts->attention_rows(&device_recorder, &d, 1))
+        failed++;
+    copy_bytes(out.host, out.device, (size_t)n * 4);
+    compare("long, merged by a kernel", merged, out.host, n * 4, GM_T_U8, 0, 0);
+}
 static void check_attention(void) {
     static const int64_t dims[] = {32, 64, 96, 128, 256, 512};
+    for (int kind = 1; kind < 4; kind++, free_memory())
+        check_long_attention(kind, kind == 2 ? LONG_BLOCKS : LONG_BLOCKS / 2);
     for (int t = 0; t < 4 + cases; t++, free_memory()) {
         const cache_pair c = random_cache(t % 4, dims[below(t % 5 ? 4 : 6)], t % 3 ? 4 : 20);
         const int64_t n = c.rows * c.n_heads * c.dim;

@@ -28,6 +28,8 @@ struct emulated_facts { int threads, bytes; };
 #define KERNEL_OF_THREE KERNEL
 #define KERNEL_OF_SIX KERNEL
 #define KERNEL_AHEAD KERNEL
+#define KERNEL_AHEAD_OF_FIVE KERNEL
+#define KERNEL_OF_REGISTERS(name, ARGS, threads, registers) KERNEL(name, ARGS, threads)
 #define SHARED static /* blocks come one after another */
 #define UNROLL
 #define CONSTANT_TABLE static const
@@ -236,6 +238,7 @@ template <int pending> DEVICE void wait_copies() {}
 #define HAS_LONG_COPIES 1
 DEVICE void begin_arrival(uint64_t *arrival, int lanes) { *arrival = (uint64_t)lanes << 32; }
 DEVICE void show_arrivals() {}
+DEVICE bool is_chosen_lane() { return thread_index() % 32 == 0; }
 DEVICE void arrive_with_copies(uint64_t *arrival) { ++*arrival; }
 DEVICE void copy_long(void *to, const void *from, int bytes, uint64_t *arrival) {
     if (bytes % 16)

@@ -463,6 +463,8 @@ EXPORT int cuModuleGetFunction(function **out, void *module, const char *name) {
     return SUCCESS;
 }
 EXPORT int cuFuncSetAttribute(function *f, int attribute, int value) {
+    if (attribute == 9)
+        return value >= 0 && value <= 100 ? SUCCESS : INVALID;
     if (attribute != 8 || value < 0 || (size_t)value > block_memory())
         return INVALID;
     f->shared = value;

@@ -1,0 +1,406 @@
+/* shares.cuh - attention of rows that decode: a block of threads has a share of the keys of a row, CUDA_SHARE_KEYS of
+ * them, and up to sixteen heads of a group. A warp scores sixteen of the keys, then sums a part of the values'
+ * dimensions over all of them; shares are merged in order. */
+#ifndef GOMLX_CUDA_SHARES_CUH
+#define GOMLX_CUDA_SHARES_CUH
+#include "cached_keys.cuh"
+
+#define DECODE_WARPS (CUDA_SHARE_KEYS / 16)
+#define MERGE_PARTS 8 /* of a sum over shares: each of every so many of them */
+typedef pack<float, 4> four_floats;
+typedef pack<float, 2> two_floats;
+
+struct decoded_share {
+    int64_t row, kv_head, head, begin, end, start; /* keys [begin, end) are seen, those here begin with `start` */
+    int heads, index, count, first, own;           /* shares; keys here, where the first is in its block of the cache,
+                                                    * and which is the row's own, if it is to be turned: else -1 */
+};
+DEVICE int share_count(const gm_attention_args &a, int64_t end) { /* that a row sees */
+    return (int)((end + CUDA_SHARE_KEYS - 1) / CUDA_SHARE_KEYS - begin_of(a, end) / CUDA_SHARE_KEYS);
+}
+DEVICE decoded_share share_of(const cuda_decode_args &given) {
+    const gm_attention_args &a = given.row.attention;
+    const int kv_heads = (int)a.n_kv_heads, group = (int)a.n_heads / kv_heads, cuts = (group + 15) / 16;
+    const int block = (int)block_index(), in_group = block % cuts * 16;
+    decoded_share s;
+    s.row = block / (kv_heads * cuts);
+    s.kv_head = block / cuts % kv_heads;
+    s.head = s.kv_head * group + in_group;
+    s.heads = group - in_group < 16 ? group - in_group : 16;
+    s.end = (int64_t)read_written(a.positions + s.row) + 1;
+    s.begin = begin_of(a, s.end);
+    s.index = (int)block_index_y();
+    s.start = (s.begin / CUDA_SHARE_KEYS + s.index) * CUDA_SHARE_KEYS;
+    s.first = (int)(s.start % GM_KV_BLOCK);
+    s.count = s.end - s.start < CUDA_SHARE_KEYS ? (int)(s.end - s.start) : CUDA_SHARE_KEYS;
+    s.own = given.turns && given.row.turn.k && s.start + s.count == s.end ? s.count - 1 : -1;
+    return s;
+}
+/* A block's memory: CUDA_DECODE_MEMORY(DIM) bytes. */
+template <int DIM> struct decoded_room {
+    char *keys, *values, *queries, *weights; /* of 16 bits: [16 heads][DIM], [16 heads][keys], as value_piece has it */
+    float *tops, *sums, *turned;             /* of scores and weights, [warps][16 heads]; rows of a key and a value */
+    METHOD decoded_room() {
+        keys = block_memory();
+        values = keys + CUDA_SHARE_KEYS * DIM * 2;
+        queries = values + CUDA_SHARE_KEYS * DIM * 2;
+        weights = queries + 16 * DIM * 2;
+        tops = (float *)(weights + 16 * CUDA_SHARE_KEYS * 2);
+        sums = tops + DECODE_WARPS * 16;
+        turned = sums + DECODE_WARPS * 16;
+    }
+    METHOD char *query(int head, int d) const { return value_piece(queries, DIM, head, d / 8) + d % 8 * 2; }
+};
+template <int TYPE> DEVICE void put_half(char *to, float x) {
+    *(uint16_t *)to = TYPE == GM_T_BF16 ? bfloat_of_float(x) : half_of_float(x);
+}
+
+/* ---- heads that are turned by a warp, whose lanes have values j of [0, dim - half): with the one that is turned with
+ * it, or, from `half` on, one behind those that are turned ---- */
+template <int DIM> struct lane_head {
+    static constexpr int EACH = DIM / WARP, PAIRS = EACH / 2;
+    float low[EACH], high[PAIRS];
+    int half = 0, dim = 0;
+    METHOD int at(int i) const { return thread_index() % WARP + i * WARP; }
+    METHOD void read(const float *x, int64_t pairs, int64_t values) {
+        half = (int)pairs, dim = (int)values;
+        UNROLL for (int i = 0; i < EACH; i++) {
+            const int j = at(i);
+            low[i] = j < dim - half ? read_written(x + (j < half ? j : j + half)) : 0;
+            if (i < PAIRS) high[i % PAIRS] = j < half ? read_written(x + half + j) : 0;
+        }
+    }
+    METHOD void norm(const lane_head &weights, float eps) {
+        float squares = 0;
+        UNROLL for (int i = 0; i < EACH; i++) {
+            squares = fmaf(low[i], low[i], squares);
+            if (i < PAIRS) squares = fmaf(high[i % PAIRS], high[i % PAIRS], squares);
+        }
+        squares = join_warp(squares, [](float y, float z) { return y + z; });
+        const float scale = 1.0f / sqrtf(squares / (float)dim + eps);
+        UNROLL for (int i = 0; i < EACH; i++) {
+            low[i] = low[i] * scale * weights.low[i];
+            if (i < PAIRS) high[i % PAIRS] = high[i % PAIRS] * scale * weights.high[i % PAIRS];
+        }
+    }
+    /* put(d, value) for what it comes to; angles: cosines, and sines. */
+    template <class F> METHOD void turn(const lane_head &angles, F put) const {
+        UNROLL for (int i = 0; i < EACH; i++) {
+            const int j = at(i);
+            if (j >= dim - half) continue;
+            if (i < PAIRS && j < half) {
+                const float c = angles.low[i], s = angles.high[i % PAIRS], x = low[i], y = high[i % PAIRS];
+                put(j, fmaf(-y, s, x * c));
+                put(half + j, fmaf(x, s, y * c));
+            } else {
+                put(j + half, low[i]);
+            }
+        }
+    }
+};
+/* Turns this warp's queries, to the block's memory. */
+template <int TYPE, int DIM>
+DEVICE void turn_queries(const cuda_decode_args &given, const decoded_share &s, const decoded_room<DIM> &room,
+                         const lane_head<DIM> &angles) {
+    const gm_rope_cache_args &t = given.row.turn;
+    lane_head<DIM> weights, x;
+    if (given.row.q_norm) weights.read(given.row.q_norm, t.half, t.head_dim);
+    for (int h = thread_index() / WARP; h < s.heads; h += DECODE_WARPS) {
+        x.read(t.q + s.row * t.q_stride + (s.head + h) * t.head_dim, t.half, t.head_dim);
+        if (given.row.q_norm) x.norm(weights, given.row.eps);
+        x.turn(angles,
+               [&](int d, float value) { put_half<TYPE>(room.query(h, d), value * given.row.attention.scale); });
+    }
+}
+/* A row's own key, turned, or its value, by a warp whose copies into its memory have ended: to the cache and to the
+ * block's memory. */
+template <int TYPE, int DIM>
+DEVICE void put_own(const cuda_decode_args &given, const decoded_share &s, const decoded_room<DIM> &room,
+                    const kv_place &to, bool is_key) {
+    const int lane = thread_index() % WARP, dim = to.dim, at = s.first + s.own;
+    const float *values = room.turned + (is_key ? 0 : DIM);
+    warp_barrier();
+    store_kv((char *)(is_key ? to.keys : to.values), given.row.turn.kv_type, at, dim, is_key, lane, WARP,
+             [&](int64_t d) { return values[d]; });
+    if constexpr (TYPE == GM_T_KV_Q8_0) {
+        warp_barrier(); /* what all lanes stored is read */
+        if (is_key) load_keys<TYPE, DIM>(room.keys + s.own / 16 * 32 * DIM, to, at / 16 * 16, 16, lane, WARP);
+        for (int part = lane; part < DIM / 8 && !is_key; part += WARP)
+            load_value<TYPE, DIM>(room.values, to, s.first, s.own, part, at + 1);
+    } else {
+        for (int d = lane; d < dim; d += WARP)
+            put_half<TYPE>(is_key ? key_piece(room.keys, DIM, s.own / 16, d, s.own / 8 % 2) + s.own % 8 * 2
+                                  : value_piece(room.values, DIM, s.own, d / 8) + d % 8 * 2,
+                           values[d]);
+    }
+}
+/* Queries, and the row's own key and value, which two of the warps turn: the key that which has the keys beside it. */
+template <int TYPE, int DIM>
+DEVICE void turn_row(const cuda_decode_args &given, const decoded_share &s, const decoded_room<DIM> &room,
+                     const kv_place &to) {
+    const gm_rope_cache_args &t = given.row.turn;
+    const int warp = thread_index() / WARP;
+    const bool is_key = s.own >= 0 && warp == s.own / 16;
+    const bool is_value = s.own >= 0 && warp == (s.own / 16 + 1) % DECODE_WARPS;
+    lane_head<DIM> angles, own, weights;
+    angles.read(t.angles + s.row * 2 * t.half, t.half, 2 * t.half);
+    if (is_key) own.read(t.k + s.row * t.k_stride + s.kv_head * t.head_dim, t.half, t.head_dim);
+    if (is_value) own.read(t.v + s.row * t.v_stride + s.kv_head * t.head_dim, 0, t.head_dim);
+    if (is_key && given.row.k_norm) weights.read(given.row.k_norm, t.half, t.head_dim);
+    turn_queries<TYPE>(given, s, room, angles);
+    if (!is_key && !is_value) return;
+    if (is_key && given.row.k_norm) own.norm(weights, given.row.eps);
+    own.turn(angles, [&](int d, float value) { room.turned[(is_key ? 0 : DIM) + d] = value; });
+    wait_copies<0>(); /* of the keys beside it */
+    put_own<TYPE>(given, s, room, to, is_key);
+}
+template <int TYPE, int DIM>
+DEVICE void read_queries(const gm_attention_args &a, const decoded_share &s, const decoded_room<DIM> &room) {
+    for (int h = thread_index() / WARP; h < s.heads; h += DECODE_WARPS) {
+        const float *q = a.q + (s.row * a.n_heads + s.head + h) * a.head_dim;
+        for (int d = thread_index() % WARP; d < a.head_dim; d += WARP) put_half<TYPE>(room.query(h, d), q[d] * a.scale);
+    }
+}
+
+/* ---- a share ---- */
+/* Keys, of which a warp has sixteen, and values are on their way; the queries that a warp is to put are zeros. int8 has
+ * no keys beside the row's own yet. */
+template <int TYPE, int DIM>
+DEVICE void load_share(const decoded_share &s, const decoded_room<DIM> &room, const kv_place &from) {
+    const int warp = thread_index() / WARP, lane = thread_index() % WARP;
+    const bool later = TYPE == GM_T_KV_Q8_0 && s.own >= 0 && warp == s.own / 16;
+    if (16 * warp < s.count && !later)
+        load_keys<TYPE, DIM>(room.keys + warp * 32 * DIM, from, s.first + 16 * warp, 16, lane, WARP);
+    const int there = s.own < 0 ? s.count : s.own, none = (s.count + 15) / 16 * 16 - s.count;
+    load_values<TYPE, DIM>(room.values, from, s.first, there, s.first + there, thread_index(), CUDA_DECODE_THREADS);
+    commit_copies();
+    for (int i = thread_index(); i < none * (DIM / 8); i += CUDA_DECODE_THREADS)
+        *(piece *)value_piece(room.values, DIM, s.count + i / (DIM / 8), i % (DIM / 8)) = piece{};
+    for (int h = warp; h < 16; h += DECODE_WARPS)
+        for (int part = lane; part < DIM / 8; part += WARP) *(piece *)value_piece(room.queries, DIM, h, part) = piece{};
+    warp_barrier();
+}
+/* Queries by number from the block's memory. */
+template <int DIM> struct kept_queries {
+    char *memory;
+    METHOD const uint32_t *part(int k, uint32_t *room) const {
+        const int lane = thread_index() % WARP;
+        load_matrices(room, value_piece(memory, DIM, lane % 16, 2 * k + lane / 16));
+        return room;
+    }
+};
+/* Weights of a warp's keys, to the block's memory, and what they are relative to: of a lane's two heads. */
+template <int TYPE, int DIM>
+DEVICE void weigh_share(const gm_attention_args &a, const decoded_share &s, const decoded_room<DIM> &room, float *top) {
+    const int warp = thread_index() / WARP, lane = thread_index() % WARP, low = lane / 4;
+    float score[2][4];
+    scores_of<TYPE, DIM, 16>(score, kept_queries<DIM>{room.queries}, room.keys + warp * 32 * DIM, a,
+                             {{s.begin, s.begin}, {s.end, s.end}}, s.start + 16 * warp);
+    UNROLL for (int i = 0; i < 2; i++) {
+        const float most = most_of_four(
+            fmaxf(fmaxf(score[0][2 * i], score[0][2 * i + 1]), fmaxf(score[1][2 * i], score[1][2 * i + 1])));
+        if (lane % 4 == 0) room.tops[warp * 16 + low + 8 * i] = most;
+    }
+    barrier();
+    UNROLL for (int i = 0; i < 2; i++) {
+        const int head = low + 8 * i;
+        float sum = 0;
+        top[i] = room.tops[head];
+        UNROLL for (int w = 1; w < DECODE_WARPS; w++)
+            top[i] = fmaxf(top[i], room.tops[w * 16 + head]);
+        const float from = top[i] == -INFINITY ? 0.0f : top[i];
+        UNROLL for (int n = 0; n < 2; n++) {
+            const float x = power_of_two(score[n][2 * i] - from), y = power_of_two(score[n][2 * i + 1] - from);
+            sum += x + y;
+            *(uint32_t *)(value_piece(room.weights, CUDA_SHARE_KEYS, head, 2 * warp + n) +
+                          lane % 4 * 4) = two_halves<TYPE>(x, y);
+        }
+        sum = sum_of_four(sum);
+        if (lane % 4 == 0) room.sums[warp * 16 + head] = sum;
+    }
+    barrier();
+}
+DEVICE int64_t share_floats(const gm_attention_args &a) { return a.head_dim + CUDA_SHARE_EXTRA; }
+DEVICE float *share_place(const gm_attention_args &a, int64_t row, int64_t head, int64_t index) {
+    return a.partial + ((row * a.n_heads + head) * a.max_blocks * CUDA_SHARES + index) * share_floats(a);
+}
+/* Values by weights, of the warp's part of the dimensions, to the share's place. */
+template <int TYPE, int DIM>
+DEVICE void sum_share(const gm_attention_args &a, const decoded_share &s, const decoded_room<DIM> &room,
+                      const float *top) {
+    constexpr int EIGHTS = DIM / 8 / DECODE_WARPS;
+    const int warp = thread_index() / WARP, lane = thread_index() % WARP;
+    float o[EIGHTS][4] = {};
+    UNROLL for (int k = 0; k < CUDA_SHARE_KEYS / 16; k++) {
+        uint32_t rows[4];
+        if (16 * k >= s.count) break;
+        load_matrices(rows, value_piece(room.weights, CUDA_SHARE_KEYS, lane % 16, 2 * k + lane / 16));
+        UNROLL for (int n = 0; n < EIGHTS; n += 2) {
+            uint32_t part[4];
+            load_matrices_turned(part,
+                                 value_piece(room.values, DIM, 16 * k + lane % 16, warp * EIGHTS + n + lane / 16));
+            multiply_halves<TYPE>(o[n], rows, part);
+            multiply_halves<TYPE>(o[n + 1], rows, part + 2);
+        }
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        const int head = lane / 4 + 8 * i;
+        float *to = share_place(a, s.row, s.head + head, s.index);
+        if (head >= s.heads) continue;
+        UNROLL for (int n = 0; n < EIGHTS; n++) {
+            const int d = (warp * EIGHTS + n) * 8 + lane % 4 * 2;
+            if (d < a.head_dim) *(two_floats *)(to + d) = {o[n][2 * i], o[n][2 * i + 1]};
+        }
+        if (warp > 0 || lane % 4 > 0) continue;
+        float sum = room.sums[head];
+        UNROLL for (int w = 1; w < DECODE_WARPS; w++)
+            sum += room.sums[w * 16 + head];
+        *(two_floats *)(to + a.head_dim) = {top[i], sum};
+    }
+}
+
+/* ---- shares of a row and head are merged: by one block of their row and kv head, or by another kernel ---- */
+/* What a lane has of CUDA_MERGED shares side by side: tops of scores, and sums of weights. */
+struct lane_shares {
+    static constexpr int EACH = CUDA_MERGED / WARP;
+    float top[EACH], sum[EACH];
+    METHOD void read(const float *share, int64_t step, int first, int count) { /* of the first share's two */
+        UNROLL for (int j = 0; j < EACH; j++) {
+            const int i = first + j * WARP + thread_index() % WARP;
+            top[j] = i < count ? read_written(share + i * step) : -INFINITY;
+            sum[j] = i < count ? read_written(share + i * step + 1) : 0;
+        }
+    }
+};
+struct merged_head { float top, sum; };
+/* By a warp. factors: what each share is multiplied by, of at most CUDA_MERGED; or NULL. */
+DEVICE merged_head merge_sums(const gm_attention_args &a, int64_t row, int64_t head, int count, float *factors) {
+    const float *share = share_place(a, row, head, 0) + a.head_dim;
+    const bool has_sink = a.sinks && thread_index() % WARP == 0;
+    const float sink = has_sink ? a.sinks[head] * LOG2_E : -INFINITY;
+    lane_shares some;
+    float top = sink, sum = 0;
+    for (int first = 0; first < count; first += CUDA_MERGED) {
+        some.read(share, share_floats(a), first, count);
+        UNROLL for (int j = 0; j < lane_shares::EACH; j++)
+            top = fmaxf(top, some.top[j]);
+    }
+    top = join_warp(top, [](float x, float y) { return fmaxf(x, y); });
+    top = top == -INFINITY ? 0.0f : top;
+    if (has_sink) sum = power_of_two(sink - top);
+    for (int first = 0; first < count; first += CUDA_MERGED) {
+        if (count > CUDA_MERGED) some.read(share, share_floats(a), first, count);
+        UNROLL for (int j = 0; j < lane_shares::EACH; j++) {
+            const float factor = power_of_two(some.top[j] - top);
+            sum = fmaf(some.sum[j], factor, sum);
+            if (factors) factors[j * WARP + thread_index() % WARP] = factor;
+        }
+    }
+    return {top, join_warp(sum, [](float x, float y) { return x + y; })};
+}
+/* Four dimensions of parts of the sum over shares, of which `share` is the first; factor(i): of share i. */
+template <int PARTS, class F>
+DEVICE void add_shares(four_floats (&sums)[PARTS], const float *share, int64_t step, int first_part, int count,
+                       F factor) {
+    UNROLL for (int p = 0; p < PARTS; p++)
+        sums[p] = {};
+    _Pragma("unroll (8 / PARTS)") for (int first = first_part; first < count; first += MERGE_PARTS) {
+        UNROLL for (int p = 0; p < PARTS; p++) {
+            if (first + p >= count) continue;
+            const four_floats four = read_written((const four_floats *)(share + (first + p) * step));
+            const float times = factor(first + p);
+            UNROLL for (int i = 0; i < 4; i++)
+                sums[p].at[i] = fmaf(four.at[i], times, sums[p].at[i]);
+        }
+    }
+}
+template <int DIM>
+DEVICE void merge_group(const gm_attention_args &a, int64_t row, int64_t head, int heads, int count) {
+    float *factors = (float *)block_memory(), *sums = factors + 16 * CUDA_MERGED; /* of heads */
+    for (int h = thread_index() / WARP; h < heads; h += DECODE_WARPS) {
+        const merged_head merged = merge_sums(a, row, head + h, count, factors + h * CUDA_MERGED);
+        if (thread_index() % WARP == 0) sums[h] = merged.sum;
+    }
+    barrier();
+    const int fours = (int)a.head_dim / 4;
+    for (int i = thread_index(); i < heads * fours; i += CUDA_DECODE_THREADS) {
+        const int h = i / fours, d = i % fours * 4;
+        four_floats parts[MERGE_PARTS], total;
+        add_shares(parts, share_place(a, row, head + h, 0) + d, share_floats(a), 0, count,
+                   [&](int share) { return factors[h * CUDA_MERGED + share]; });
+        UNROLL for (int j = 0; j < 4; j++) {
+            total.at[j] = parts[0].at[j];
+            UNROLL for (int p = 1; p < MERGE_PARTS; p++)
+                total.at[j] += parts[p].at[j];
+            total.at[j] /= sums[h];
+        }
+        *(four_floats *)(a.out + (row * a.n_heads + head + h) * a.head_dim + d) = total;
+    }
+}
+DEVICE_COUNTS uint32_t blocks_done[CUDA_TICKETS]; /* of a row and kv head */
+/* Whether this block is the last of `count` of a row and kv head to end, for all of its threads. */
+DEVICE bool is_last_block(int64_t count) {
+    SHARED uint32_t number;
+    barrier();
+    if (thread_index() == 0) {
+        uint32_t *done = blocks_done + block_index();
+        number = take_number(done);
+        if (number + 1 == count) *done = 0;
+    }
+    barrier();
+    return number + 1 == count;
+}
+template <int TYPE, int DIM> DEVICE void attend_share(const cuda_decode_args &given) {
+    const gm_attention_args &a = given.row.attention;
+    const decoded_room<DIM> room;
+    float top[2];
+    if (!given.turns) wait_for_others(); /* for keys and values, of which the kernel before may have written some */
+    const decoded_share s = share_of(given);
+    if (s.start >= s.end) {
+        if (s.index == 0) wait_for_others(); /* some block of each launch does */
+        return;
+    }
+    const kv_place from = kv_at<TYPE>(a, s.row, s.kv_head, s.start / GM_KV_BLOCK);
+    load_share<TYPE>(s, room, from);
+    if (given.turns) {
+        wait_for_others(); /* for what is turned: it writes the caches itself, and tables are older */
+        turn_row<TYPE>(given, s, room, from);
+    } else {
+        read_queries<TYPE>(a, s, room);
+    }
+    wait_copies<0>();
+    barrier();
+    weigh_share<TYPE>(a, s, room, top);
+    sum_share<TYPE>(a, s, room, top);
+    const int count = share_count(a, s.end);
+    if (given.merges && is_last_block(count)) merge_group<DIM>(a, s.row, s.head, s.heads, count);
+}
+/* A row and head by a block: the bits are those of merge_group. */
+template <int DIM> DEVICE void merge_blocks(const gm_attention_args &a) {
+    constexpr int FOURS = DIM / 4, FIT = CUDA_THREADS / FOURS, GROUPS = FIT < MERGE_PARTS ? FIT : MERGE_PARTS,
+                  EACH = MERGE_PARTS / GROUPS;
+    SHARED float parts[MERGE_PARTS][DIM];
+    SHARED merged_head merged;
+    const int64_t row = block_index() / a.n_heads, head = block_index() % a.n_heads;
+    const int64_t end = (int64_t)a.positions[row] + 1;
+    const int count = share_count(a, end), group = thread_index() / FOURS, d = thread_index() % FOURS * 4;
+    if (thread_index() < WARP) {
+        const merged_head own = merge_sums(a, row, head, count, nullptr);
+        if (thread_index() == 0) merged = own;
+    }
+    barrier();
+    if (group < GROUPS && d < a.head_dim) {
+        const float *share = share_place(a, row, head, 0), top = merged.top;
+        four_floats sums[EACH];
+        add_shares(sums, share + d, share_floats(a), group * EACH, count,
+                   [&](int i) { return power_of_two(read_written(share + i * share_floats(a) + a.head_dim) - top); });
+        UNROLL for (int p = 0; p < EACH; p++)
+            *(four_floats *)(parts[group * EACH + p] + d) = sums[p];
+    }
+    barrier();
+    if (thread_index() >= a.head_dim) return;
+    float total = parts[0][thread_index()];
+    for (int p = 1; p < MERGE_PARTS; p++) total += parts[p][thread_index()];
+    a.out[(row * a.n_heads + head) * a.head_dim + thread_index()] = total / merged.sum;
+}
+#endif
