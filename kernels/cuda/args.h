@@ -254,14 +254,14 @@ typedef struct {
     uint32_t *starts;
     uint64_t limit;
     bool wide;
-    /* sums to few places: of bucket b are places [b << shift, (b + 1) << shift); chunks of CUDA_SORT_CHUNK elements
-     * come to `values` in order by bucket, and their places in it to `keys`, of a byte; begins: [chunks][256], where.
-     */
-    int32_t shift;
-    int64_t chunks;
-    void *values;
-    uint16_t *begins;
+    /* sums to few places: a block sums `segment` elements to one of `parts` of the places, `places` of them, `copies`
+     * times, in room for `width`, a power of two; sums: [segments][size]. */
+    int32_t width, parts, places, copies;
+    int64_t segment, segments;
+    float *sums;
 } cuda_index_args;
+#define CUDA_SUMS_THREADS 1024
+#define CUDA_SUMS_BATCH 4096 /* elements that a block adds at once */
 
 /* ---- layers: those of the contract where these hold no pointer to memory of the host ---- */
 typedef struct {

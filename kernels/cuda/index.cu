@@ -1,7 +1,7 @@
 /* index.cu - elements chosen by index arrays. Where several indices of a scatter meet, they come in the order of i: the
- * positions were sorted before, stably, and one thread takes those of a place one after another. */
+ * positions were sorted before, stably, and one thread takes those of a place one after another. Sums of many float32
+ * to few places have another order, which is fixed too. */
 #include "functions.cuh"
-#include "order.cuh"
 
 #define NOWHERE INT64_MIN
 
@@ -222,164 +222,181 @@ KERNEL(gm_scatter, cuda_index_args, CUDA_THREADS) {
     if (a.mode == GM_S_UPDATE) scatter_last(a, to, from + order[last] * a.dense_step);
 }
 
-/* ---- sums of float32 to few places: each chunk is put in order by the bucket of places, where it is; then a block
- * sums the elements of a bucket, which it takes from chunk after chunk and puts in order by the place. What an index
- * out of range names is -0 to the first place, which changes nothing. ---- */
-/* Places of this thread's elements; bit e of the result: there is such an element and its place is one. */
-template <class T>
-DEVICE uint32_t read_places_of(const cuda_index_args &a, int64_t chunk, uint32_t (&key)[CUDA_SORT_EACH]) {
-    const int64_t first = sort_place(chunk, 0), step = WARP * a.index_step;
-    const T *index = (const T *)a.index + first * a.index_step;
-    const int left = (int)(a.count - first < CUDA_SORT_CHUNK ? a.count - first : CUDA_SORT_CHUNK);
-    uint32_t inside = 0;
-    T x[CUDA_SORT_EACH];
-    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++)
-        x[e] = e * WARP < left ? index[e * step] : 0;
-    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++) {
-        const T v = x[e] < 0 ? x[e] + (T)a.size : x[e];
-        const bool is_place = (uint64_t)(int64_t)v < (uint64_t)a.size;
-        key[e] = is_place ? (uint32_t)v : 0;
-        if (e * WARP >= left) continue;
-        if (is_place) inside |= 1u << e;
-        else tell_fault(a.fault, (int64_t)x[e]);
-    }
-    return inside;
-}
-DEVICE uint32_t read_places(const cuda_index_args &a, int64_t chunk, uint32_t (&key)[CUDA_SORT_EACH]) {
-    if (a.index_type == GM_T_I32) return read_places_of<int32_t>(a, chunk, key);
-    if (a.index_type == GM_T_I64) return read_places_of<int64_t>(a, chunk, key);
-    uint32_t inside = 0;
-    UNROLL for (int e = 0; e < CUDA_SORT_EACH; e++) {
-        const int64_t i = sort_place(chunk, e);
-        const int64_t at = i < a.count ? index_of(a, i * a.index_step) : NOWHERE;
-        if (at != NOWHERE) inside |= 1u << e;
-        key[e] = at != NOWHERE ? (uint32_t)at : 0;
-    }
-    return inside;
-}
-DEVICE int elements_of(const cuda_index_args &a, int64_t chunk) {
-    const int64_t left = a.count - chunk * CUDA_SORT_CHUNK;
-    return (int)(left < CUDA_SORT_CHUNK ? left : CUDA_SORT_CHUNK);
-}
-KERNEL_OF_TWO(gm_scatter_move, cuda_index_args, CUDA_SORT_THREADS) {
-    constexpr int EACH = CUDA_SORT_EACH;
-    SHARED uint64_t sums[SORT_WARPS];
-    uint32_t *next = (uint32_t *)block_memory();
-    float *values = (float *)(next + SORT_WARPS * CUDA_SORT_DIGITS);
-    uint8_t *keys = (uint8_t *)(values + CUDA_SORT_CHUNK);
-    uint32_t key[EACH];
-    chunk_places at;
-    const int64_t chunk = block_index();
-    const int left = elements_of(a, chunk), d = thread_index();
-    const uint32_t inside = read_places(a, chunk, key);
-    UNROLL for (int e = 0; e < EACH; e++) /* what is beyond the end comes last */
-        if (sort_place(chunk, e) >= a.count) key[e] = (uint32_t)(CUDA_SORT_DIGITS - 1) << a.shift;
-    const uint64_t before = order_chunk([&](int e) { return key[e] >> a.shift; }, at, next, sums, 0);
-    if (d < CUDA_SORT_DIGITS) a.begins[chunk * CUDA_SORT_DIGITS + d] = (uint16_t)before;
-    UNROLL for (int e = 0; e < EACH; e++)
-        keys[at[e]] = (uint8_t)(key[e] & ((1u << a.shift) - 1));
-    const float *in = (const float *)a.in + sort_place(chunk, 0) * a.dense_step;
-    UNROLL for (int half = 0; half < EACH; half += EACH / 2) {
-        float value[EACH / 2];
-        UNROLL for (int e = 0; e < EACH / 2; e++)
-            value[e] = inside >> (half + e) & 1 ? in[(half + e) * WARP * a.dense_step] : -0.0f;
-        UNROLL for (int e = 0; e < EACH / 2; e++)
-            values[at[half + e]] = value[e];
-        warp_barrier(); /* no more are on their way at once: two blocks share a processor's registers */
-    }
-    barrier();
-    pack<float, 4> *out = (pack<float, 4> *)a.values + chunk * (CUDA_SORT_CHUNK / 4);
-    uint32_t *out_keys = (uint32_t *)a.keys + chunk * (CUDA_SORT_CHUNK / 4);
-    UNROLL for (int e = 0; e < EACH / 4; e++) { /* with what is beyond the end, for which there is room */
-        const int i = e * CUDA_SORT_THREADS + thread_index();
-        if (4 * i >= left) continue;
-        out[i] = ((const pack<float, 4> *)values)[i];
-        out_keys[i] = ((const uint32_t *)keys)[i];
-    }
-}
-
-/* Elements of a bucket in CUDA_SORT_THREADS chunks one after another: where those of each chunk are among them, and in
- * the chunk. */
-struct bucket_parts {
-    uint32_t first[CUDA_SORT_THREADS + 1];
-    uint16_t begin[CUDA_SORT_THREADS];
+/* ---- sums of many float32 to few places: a block sums a segment of the elements to a part of the places, which its
+ * memory holds, and to several copies of them where they are few. Of a batch's elements whose places share a slot the
+ * first adds at once; the others wait on lists, which one warp goes through before the next batch adds. So what comes
+ * to a place comes in one order, which follows from the indices alone; sums begin at -0, which changes nothing. ---- */
+#define SUMS_CLAIMS 512
+#define SUMS_MANY 4 /* of one place, that are added up before they are added to it */
+constexpr int SUMS_EACH = CUDA_SUMS_BATCH / CUDA_SUMS_THREADS, SUMS_LIST = SUMS_EACH * WARP;
+struct block_sums {
+    float *sums;                 /* [width] */
+    uint32_t *slots, *claims;    /* [width / 2], [SUMS_CLAIMS]: the number of who came last, the first of them */
+    float *values;               /* of those that wait, [warps][SUMS_LIST] */
+    uint16_t *places, *order;    /* of the same; where they are, one after another */
+    uint32_t *counts, slot_mask; /* counts: of each warp's list */
 };
-DEVICE uint32_t find_parts(const cuda_index_args &a, int64_t first_chunk, bucket_parts *parts, uint32_t *sums) {
-    const int64_t bucket = block_index(), chunk = first_chunk + thread_index();
-    const uint16_t *begins = a.begins + chunk * CUDA_SORT_DIGITS + bucket;
-    uint32_t begin = 0, end = 0, all;
-    if (chunk < a.chunks) {
-        begin = begins[0];
-        end = bucket + 1 < CUDA_SORT_DIGITS ? begins[1] : (uint32_t)elements_of(a, chunk);
-    }
-    parts->first[thread_index()] = sum_before(end - begin, sums, &all);
-    parts->begin[thread_index()] = (uint16_t)begin;
-    if (thread_index() == 0) parts->first[CUDA_SORT_THREADS] = all;
+DEVICE block_sums block_sums_of(const cuda_index_args &a, uint32_t *counts, uint32_t *claims) {
+    block_sums b;
+    b.sums = (float *)block_memory();
+    b.slots = (uint32_t *)(b.sums + a.width);
+    b.values = (float *)(b.slots + a.width / 2);
+    b.places = (uint16_t *)(b.values + CUDA_SUMS_BATCH);
+    b.order = b.places + CUDA_SUMS_BATCH;
+    b.counts = counts;
+    b.claims = claims;
+    b.slot_mask = (uint32_t)(a.width / 2 - 1);
+    for (int i = thread_index(); i < a.width; i += CUDA_SUMS_THREADS) b.sums[i] = -0.0f;
+    for (int i = thread_index(); i < a.width / 2; i += CUDA_SUMS_THREADS) b.slots[i] = 0;
+    if (thread_index() < SUMS_CLAIMS) claims[thread_index()] = 0;
+    if (thread_index() < CUDA_SUMS_THREADS / WARP) counts[thread_index()] = 0;
     barrier();
-    return all;
+    return b;
 }
-/* Those that this thread puts in order of CUDA_SORT_CHUNK of them from the one numbered `done` on: values to the
- * block's memory, where they are its own, and their places in the bucket as digits, four to a register. */
-DEVICE void take_parts(const cuda_index_args &a, int64_t first_chunk, const bucket_parts &parts, uint32_t done,
-                       float *values, uint32_t (&digits)[CUDA_SORT_EACH / 4]) {
-    constexpr int EACH = CUDA_SORT_EACH;
-    const float *in = (const float *)a.values + first_chunk * CUDA_SORT_CHUNK;
-    const uint8_t *in_keys = (const uint8_t *)a.keys + first_chunk * CUDA_SORT_CHUNK;
-    const uint32_t count = parts.first[CUDA_SORT_THREADS], first = done + (uint32_t)sort_place(0, 0);
-    float value[EACH];
-    uint8_t key[EACH];
-    int part = 0; /* the last one that begins at the element or before */
-    for (int step = CUDA_SORT_THREADS / 2; step > 0; step /= 2)
-        if (parts.first[part + step] <= first) part += step;
-    UNROLL for (int e = 0; e < EACH; e++) {
-        const uint32_t i = first + (uint32_t)(e * WARP);
-        key[e] = CUDA_SORT_DIGITS - 1; /* what is beyond the end comes last */
-        value[e] = 0;
-        if (i >= count) continue;
-        while (parts.first[part + 1] <= i) part++;
-        const int from = part * CUDA_SORT_CHUNK + parts.begin[part] + (int)(i - parts.first[part]);
-        key[e] = in_keys[from];
-        value[e] = in[from];
+/* Adds what waits on the lists, by one warp. turn: how often it has claimed places. */
+DEVICE void add_waiting(const block_sums &b, uint32_t &turn) {
+    const int lane = thread_index() % WARP;
+    const uint32_t count = b.counts[lane];
+    uint32_t through = count;
+    UNROLL for (int by = 1; by < WARP; by *= 2) {
+        const uint32_t other = lane_up(through, by);
+        if (lane >= by) through += other;
     }
-    UNROLL for (int e = 0; e < EACH; e++)
-        values[sort_place(0, e)] = value[e];
-    UNROLL for (int e = 0; e < EACH; e++)
-        digits[e / 4] = (e % 4 ? digits[e / 4] : 0) | (uint32_t)key[e] << e % 4 * 8;
-}
-/* Memory: counts; elements in order by place, where masks were before; elements as they come. */
-KERNEL_OF_TWO(gm_scatter_sums, cuda_index_args, CUDA_SORT_THREADS) {
-    constexpr int EACH = CUDA_SORT_EACH, DIGITS = CUDA_SORT_DIGITS;
-    SHARED bucket_parts parts;
-    SHARED uint64_t sums[SORT_WARPS];
-    SHARED uint32_t starts[DIGITS + 1];
-    uint32_t *next = (uint32_t *)block_memory();
-    float *ordered = (float *)(next + SORT_WARPS * DIGITS), *values = ordered + CUDA_SORT_CHUNK;
-    chunk_places at;
-    const int d = thread_index();
-    const uint32_t place = ((uint32_t)block_index() << a.shift) + (uint32_t)d;
-    const bool has_place = d < 1 << a.shift && place < a.limit;
-    float *out = (float *)a.out + (int64_t)place * a.step;
-    float sum = has_place ? *out : 0.0f;
-    for (int64_t first = 0; first < a.chunks; first += CUDA_SORT_THREADS) {
-        const uint32_t count = find_parts(a, first, &parts, (uint32_t *)sums);
-        for (uint32_t done = 0; done < count; done += CUDA_SORT_CHUNK) {
-            const uint32_t left = count - done < CUDA_SORT_CHUNK ? count - done : CUDA_SORT_CHUNK;
-            uint32_t digits[EACH / 4];
-            take_parts(a, first, parts, done, values, digits);
-            const auto digit = [&](int e) { return digits[e / 4] >> e % 4 * 8 & (DIGITS - 1); };
-            const uint64_t before = order_chunk(digit, at, next, sums, 0);
-            if (d < DIGITS) starts[d] = (uint32_t)before;
-            if (d == 0) starts[DIGITS] = left;
-            UNROLL for (int e = 0; e < EACH; e++)
-                ordered[at[e]] = values[sort_place(0, e)]; /* of what is beyond the end, too */
-            barrier();
-            if (has_place) {
-                const uint32_t end = starts[d + 1] < left ? starts[d + 1] : left;
-                for (uint32_t i = starts[d]; i < end; i++) sum += ordered[i];
+    const uint32_t total = lane_of(through, WARP - 1);
+    for (uint32_t i = 0; i < count; i++) b.order[through - count + i] = (uint16_t)(lane * SUMS_LIST + i);
+    warp_barrier();
+    for (uint32_t first = 0; first < total; first += WARP) {
+        bool waits = first + lane < total;
+        const uint32_t from = waits ? b.order[first + lane] : 0, place = waits ? b.places[from] : 0;
+        const float value = waits ? b.values[from] : -0.0f;
+        uint32_t *claim = &b.claims[place % SUMS_CLAIMS];
+        for (uint32_t left = 1; left;) { /* the first of each claim adds; then all of a place that many are left of */
+            const uint32_t own = ++turn * WARP + WARP - 1 - lane;
+            if (waits) raise_to(claim, own);
+            warp_barrier();
+            if (waits && *claim == own) {
+                b.sums[place] += value;
+                waits = false;
             }
-            barrier();
+            warp_barrier();
+            left = lanes_where(waits);
+            if (count_bits(left) < SUMS_MANY) continue;
+            const int leader = count_bits((left & (0u - left)) - 1);
+            const uint32_t chosen = lane_of(place, leader);
+            const bool is_chosen = waits && place == chosen;
+            if (count_bits(lanes_where(is_chosen)) < SUMS_MANY) continue;
+            float sum = is_chosen ? value : -0.0f;
+            UNROLL for (int by = WARP / 2; by > 0; by /= 2)
+                sum += lane_xor(sum, by);
+            if (lane == leader) b.sums[place] += sum;
+            waits = waits && !is_chosen;
+            left = lanes_where(waits);
+            warp_barrier();
         }
-        barrier(); /* nobody looks at the parts any more */
     }
-    if (has_place) *out = sum;
+}
+/* How indices are read, and the index along the axis that one of them means, or NOWHERE. */
+template <class T> struct plain_indices {
+    typedef T raw;
+    static METHOD T load(const cuda_index_args &a, int64_t i) { return ((const T *)a.index)[i * a.index_step]; }
+    static METHOD int64_t index(const cuda_index_args &a, T x) {
+        const T v = x < 0 ? x + (T)a.size : x;
+        if ((uint64_t)(int64_t)v < (uint64_t)a.size) return (int64_t)v;
+        tell_fault(a.fault, (int64_t)x);
+        return NOWHERE;
+    }
+};
+struct any_indices {
+    typedef int64_t raw;
+    static METHOD int64_t load(const cuda_index_args &a, int64_t i) { return index_of(a, i * a.index_step); }
+    static METHOD int64_t index(const cuda_index_args &, int64_t index) { return index; }
+};
+/* A batch's elements, which are read while the batch before is added. */
+template <class I> struct sums_batch {
+    typename I::raw index[SUMS_EACH];
+    float value[SUMS_EACH];
+    METHOD void load(const cuda_index_args &a, int64_t first, int64_t end) {
+        UNROLL for (int e = 0; e < SUMS_EACH; e++) {
+            const int64_t i = first + e * CUDA_SUMS_THREADS;
+            index[e] = i < end ? I::load(a, i) : 0;
+            value[e] = i < end ? ((const float *)a.in)[i * a.dense_step] : -0.0f;
+        }
+    }
+};
+/* Those of a batch that come first to their slots add, the others go to the warp's list. place: below 0 for none;
+ * own: what the first element of this thread raised its slot to. */
+DEVICE void add_first(const block_sums &b, const int (&place)[SUMS_EACH], const float (&value)[SUMS_EACH],
+                      uint32_t own) {
+    const int warp = thread_index() / WARP;
+    const uint32_t earlier = (1u << thread_index() % WARP) - 1;
+    uint32_t waiting = 0;
+    UNROLL for (int e = 0; e < SUMS_EACH; e++) {
+        const bool is_first = place[e] >= 0 && b.slots[place[e] & b.slot_mask] == own - e * CUDA_SUMS_THREADS;
+        if (is_first) b.sums[place[e]] += value[e];
+        const bool waits = place[e] >= 0 && !is_first;
+        const uint32_t all = lanes_where(waits), at = warp * SUMS_LIST + waiting + count_bits(all & earlier);
+        if (waits) {
+            b.places[at] = (uint16_t)place[e];
+            b.values[at] = value[e];
+        }
+        waiting += (uint32_t)count_bits(all);
+    }
+    if (thread_index() % WARP == 0) b.counts[warp] = waiting;
+}
+template <class I> DEVICE void sum_segment(const cuda_index_args &a, const block_sums &b) {
+    const int64_t segment = block_index() / a.parts, part = block_index() % a.parts, first_place = part * a.places;
+    const int64_t places = a.size - first_place < a.places ? a.size - first_place : a.places;
+    const int64_t begin = segment * a.segment, end = begin + a.segment < a.count ? begin + a.segment : a.count;
+    const int copy = thread_index() % a.copies * (int)places;
+    uint32_t own = CUDA_SUMS_BATCH - 1 - thread_index(), turn = 0;
+    sums_batch<I> next;
+    next.load(a, begin + thread_index(), end);
+    for (int64_t at = begin + thread_index(); at - thread_index() < end; at += CUDA_SUMS_BATCH) {
+        int place[SUMS_EACH];
+        float value[SUMS_EACH];
+        UNROLL for (int e = 0; e < SUMS_EACH; e++) {
+            const int64_t index = at + e * CUDA_SUMS_THREADS < end ? I::index(a, next.index[e]) : NOWHERE;
+            const bool is_here = index >= first_place && index < first_place + places;
+            place[e] = is_here ? copy + (int)(index - first_place) : -1;
+            value[e] = next.value[e];
+        }
+        next.load(a, at + CUDA_SUMS_BATCH, end);
+        own += CUDA_SUMS_BATCH;
+        UNROLL for (int e = 0; e < SUMS_EACH; e++)
+            if (place[e] >= 0) raise_to(&b.slots[place[e] & b.slot_mask], own - e * CUDA_SUMS_THREADS);
+        if (thread_index() < WARP) add_waiting(b, turn);
+        barrier();
+        add_first(b, place, value, own);
+        barrier();
+    }
+    if (thread_index() < WARP) add_waiting(b, turn);
+    barrier();
+    for (int64_t place = thread_index(); place < places; place += CUDA_SUMS_THREADS) {
+        float sum = -0.0f;
+        for (int c = 0; c < a.copies; c++) sum += b.sums[c * places + place];
+        a.sums[segment * a.size + first_place + place] = sum;
+    }
+}
+KERNEL(gm_scatter_sums, cuda_index_args, CUDA_SUMS_THREADS) {
+    SHARED uint32_t counts[CUDA_SUMS_THREADS / WARP];
+    SHARED uint32_t claims[SUMS_CLAIMS];
+    const block_sums b = block_sums_of(a, counts, claims);
+    if (a.index_type == GM_T_I32) sum_segment<plain_indices<int32_t>>(a, b);
+    else if (a.index_type == GM_T_I64) sum_segment<plain_indices<int64_t>>(a, b);
+    else sum_segment<any_indices>(a, b);
+}
+/* What was there and the segments' sums, in their order; a thread for each place reads ahead. */
+KERNEL(gm_scatter_join, cuda_index_args, CUDA_THREADS) {
+    constexpr int AHEAD = 16;
+    const int64_t place = block_index() * CUDA_THREADS + thread_index();
+    if (place >= a.size) return;
+    float *out = (float *)a.out + place * a.step, sum = *out;
+    for (int64_t first = 0; first < a.segments; first += AHEAD) {
+        float next[AHEAD];
+        UNROLL for (int e = 0; e < AHEAD; e++)
+            next[e] = first + e < a.segments ? a.sums[(first + e) * a.size + place] : -0.0f;
+        UNROLL for (int e = 0; e < AHEAD; e++)
+            sum += next[e];
+    }
+    *out = sum;
 }

@@ -124,41 +124,47 @@ static void launch_scatter(const void *args, int64_t begin, int64_t end) {
 /* ---- sums of many float32 to few places ---- */
 #define FEW_PLACES 65536
 #define MANY_SUMS (1 << 18)
+#define MOST_WIDTH 32768 /* places that a block has on cards with memory for them */
+#define LEAST_WIDTH 8192 /* on others */
+#define LEAST_SEGMENT (4 * CUDA_SUMS_BATCH)
+#define MOST_COPIES 256
 typedef struct {
     gm_scatter_args a;
-    void *values, *keys;
-    uint16_t *begins;
+    float *sums;
 } sums_job;
 
 static bool is_sums(const gm_scatter_args *a, int64_t n) {
     return a->mode == GM_S_ADD && a->type == GM_T_F32 && a->in_type == GM_T_F32 && n == 1 && a->run == 1 &&
            !a->index_run && a->size >= 0 && a->size <= FEW_PLACES && a->count >= MANY_SUMS && a->count < INT32_MAX;
 }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+/* Where blocks have `width` places: how many segments there are, of which each has a block for each part. */
+static int64_t segments_of(const gm_scatter_args *a, int64_t width) {
+    return least(TILED_FILL / blocks_of(a->size, width), blocks_of(a->count, LEAST_SEGMENT));
+}
+static size_t sums_memory(int64_t width) { return (size_t)(width + width / 2 + 2 * CUDA_SUMS_BATCH) * sizeof(float); }
 static void launch_sums(const void *args, int64_t begin, int64_t end) {
     const sums_job *job = args;
-    const int64_t chunks = blocks_of(job->a.count, CUDA_SORT_CHUNK);
+    const int64_t size = job->a.size;
     cuda_index_args p;
     (void)begin, (void)end;
+    if (size == 0) return;
     index_params(&job->a, &p);
-    p.limit = (uint64_t)job->a.size;
-    p.chunks = chunks;
-    p.values = job->values;
-    p.keys = job->keys;
-    p.begins = job->begins;
-    while (p.limit > (uint64_t)CUDA_SORT_DIGITS << p.shift) p.shift++;
-    const size_t counts = (CUDA_SORT_THREADS / 32) * CUDA_SORT_DIGITS * sizeof(uint32_t);
-    const size_t elements = CUDA_SORT_CHUNK * (sizeof(float) + 1);
-    cuda_start(CUDA_scatter_move, chunks, CUDA_SORT_THREADS, counts + elements, &p);
-    cuda_start(CUDA_scatter_sums, blocks_of(job->a.size, 1 << p.shift), CUDA_SORT_THREADS,
-               counts + 2 * CUDA_SORT_CHUNK * sizeof(float), &p);
+    p.width = sums_memory(MOST_WIDTH) <= cuda_block_memory() ? MOST_WIDTH : LEAST_WIDTH;
+    p.parts = (int32_t)blocks_of(size, p.width);
+    p.places = (int32_t)blocks_of(size, p.parts);
+    p.copies = (int32_t)least(p.width / p.places, MOST_COPIES);
+    p.segment = blocks_of(job->a.count, segments_of(&job->a, p.width));
+    p.segments = blocks_of(job->a.count, p.segment);
+    p.sums = job->sums;
+    cuda_start(CUDA_scatter_sums, p.segments * p.parts, CUDA_SUMS_THREADS, sums_memory(p.width), &p);
+    cuda_start(CUDA_scatter_join, blocks_of(size, CUDA_THREADS), CUDA_THREADS, 0, &p);
 }
 static bool record_sums(gm_recorder *r, const gm_scatter_args *a) {
     sums_job job = {.a = *a};
-    const size_t chunks = (size_t)blocks_of(a->count, CUDA_SORT_CHUNK);
-    job.values = r->workspace(r, chunks * CUDA_SORT_CHUNK * sizeof(float));
-    job.keys = r->workspace(r, chunks * CUDA_SORT_CHUNK);
-    job.begins = r->workspace(r, chunks * CUDA_SORT_DIGITS * sizeof *job.begins);
-    if (!job.values || !job.keys || !job.begins) return false;
+    const int64_t segments = a->size ? segments_of(a, MOST_WIDTH) : 0;
+    job.sums = r->workspace(r, (size_t)(segments * a->size) * sizeof *job.sums + 1);
+    if (!job.sums) return false;
     return r->launch(r, launch_sums, &job, sizeof job, 1, 0, 0);
 }
 

@@ -1,5 +1,5 @@
-/* order.cuh - a chunk of elements put in order by a digit of eight bits, equals in the order in which they were: for
- * sorts, and for scatters, which sum what comes to each place in order. Blocks have CUDA_SORT_THREADS threads. */
+/* order.cuh - a chunk of elements put in order by a digit of eight bits, equals in the order in which they were.
+ * Blocks have CUDA_SORT_THREADS threads. */
 #ifndef GOMLX_CUDA_ORDER_CUH
 #define GOMLX_CUDA_ORDER_CUH
 #include "elements.cuh"

@@ -122,7 +122,8 @@ DEVICE uint32_t most_of_lanes(uint32_t value) { return __reduce_max_sync(0xfffff
 DEVICE uint32_t lanes_equal(uint32_t value) { return __match_any_sync(0xffffffffu, value); }
 /* Adds to a count in the block's memory, of which other threads may do the same. */
 DEVICE void count_up(uint32_t *count) { atomicAdd(count, 1u); }
-DEVICE void set_bits(uint32_t *word, uint32_t bits) { atomicOr(word, bits); } /* the same of bits */
+DEVICE void raise_to(uint32_t *word, uint32_t value) { atomicMax(word, value); } /* the same of the largest */
+DEVICE void set_bits(uint32_t *word, uint32_t bits) { atomicOr(word, bits); }    /* the same of bits */
 /* One of the numbers 0, 1, ... that blocks get of a count in the device's memory, in no order of theirs: by one thread,
  * when all of its block have written, after a barrier. What those with lower numbers had written then, read_written
  * reads once the number is known to the block. */

@@ -123,6 +123,7 @@ static inline uint32_t lanes_equal(uint32_t value) {
     return mask;
 }
 DEVICE void count_up(uint32_t *count) { ++*count; }
+DEVICE void raise_to(uint32_t *word, uint32_t value) { *word = value > *word ? value : *word; }
 DEVICE void set_bits(uint32_t *word, uint32_t bits) { *word |= bits; }
 DEVICE uint32_t take_number(uint32_t *count) { return (*count)++; }
 template <class T> DEVICE T read_written(const T *p) { return *p; }
