@@ -248,8 +248,8 @@ DEVICE block_sums block_sums_of(const cuda_index_args &a, uint32_t *counts, uint
     b.slot_mask = (uint32_t)(a.width / 2 - 1);
     for (int i = thread_index(); i < a.width; i += CUDA_SUMS_THREADS) b.sums[i] = -0.0f;
     for (int i = thread_index(); i < a.width / 2; i += CUDA_SUMS_THREADS) b.slots[i] = 0;
-    if (thread_index() < SUMS_CLAIMS) claims[thread_index()] = 0;
-    if (thread_index() < CUDA_SUMS_THREADS / WARP) counts[thread_index()] = 0;
+    for (int i = thread_index(); i < SUMS_CLAIMS; i += CUDA_SUMS_THREADS) claims[i] = 0;
+    if (thread_index() < WARP) counts[thread_index()] = 0; /* of warps that are not there, too */
     barrier();
     return b;
 }
@@ -378,7 +378,7 @@ template <class I> DEVICE void sum_segment(const cuda_index_args &a, const block
     }
 }
 KERNEL(gm_scatter_sums, cuda_index_args, CUDA_SUMS_THREADS) {
-    SHARED uint32_t counts[CUDA_SUMS_THREADS / WARP];
+    SHARED uint32_t counts[WARP];
     SHARED uint32_t claims[SUMS_CLAIMS];
     const block_sums b = block_sums_of(a, counts, claims);
     if (a.index_type == GM_T_I32) sum_segment<plain_indices<int32_t>>(a, b);

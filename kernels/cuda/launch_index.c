@@ -135,7 +135,7 @@ typedef struct {
 
 static bool is_sums(const gm_scatter_args *a, int64_t n) {
     return a->mode == GM_S_ADD && a->type == GM_T_F32 && a->in_type == GM_T_F32 && n == 1 && a->run == 1 &&
-           !a->index_run && a->size >= 0 && a->size <= FEW_PLACES && a->count >= MANY_SUMS && a->count < INT32_MAX;
+           !a->index_run && a->size > 0 && a->size <= FEW_PLACES && a->count >= MANY_SUMS && a->count < INT32_MAX;
 }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Where blocks have `width` places: how many segments there are, of which each has a block for each part. */
@@ -148,7 +148,6 @@ static void launch_sums(const void *args, int64_t begin, int64_t end) {
     const int64_t size = job->a.size;
     cuda_index_args p;
     (void)begin, (void)end;
-    if (size == 0) return;
     index_params(&job->a, &p);
     p.width = sums_memory(MOST_WIDTH) <= cuda_block_memory() ? MOST_WIDTH : LEAST_WIDTH;
     p.parts = (int32_t)blocks_of(size, p.width);
@@ -162,8 +161,8 @@ static void launch_sums(const void *args, int64_t begin, int64_t end) {
 }
 static bool record_sums(gm_recorder *r, const gm_scatter_args *a) {
     sums_job job = {.a = *a};
-    const int64_t segments = a->size ? segments_of(a, MOST_WIDTH) : 0;
-    job.sums = r->workspace(r, (size_t)(segments * a->size) * sizeof *job.sums + 1);
+    const int64_t segments = segments_of(a, MOST_WIDTH);
+    job.sums = r->workspace(r, (size_t)(segments * a->size) * sizeof *job.sums);
     if (!job.sums) return false;
     return r->launch(r, launch_sums, &job, sizeof job, 1, 0, 0);
 }
