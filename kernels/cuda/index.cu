@@ -253,6 +253,45 @@ DEVICE block_sums block_sums_of(const cuda_index_args &a, uint32_t *counts, uint
     barrier();
     return b;
 }
+/* Elements that wait, of a lane; bit e of waits: the e-th still does. */
+struct waiting_sums {
+    uint32_t place[SUMS_EACH], waits = 0;
+    float value[SUMS_EACH];
+    /* The first of each claim; own: the number of the lane's first element, larger than all before. */
+    METHOD void add_claimed(const block_sums &b, uint32_t own) {
+        UNROLL for (int e = 0; e < SUMS_EACH; e++)
+            if (waits >> e & 1) raise_to(&b.claims[place[e] % SUMS_CLAIMS], own - e * WARP);
+        warp_barrier();
+        UNROLL for (int e = 0; e < SUMS_EACH; e++)
+            if (waits >> e & 1 && b.claims[place[e] % SUMS_CLAIMS] == own - e * WARP) {
+                b.sums[place[e]] += value[e];
+                waits &= ~(1u << e);
+            }
+        warp_barrier();
+    }
+    /* All of a place, where many lanes wait for it: the place of the first lane that waits. */
+    METHOD void add_chosen(const block_sums &b) {
+        const uint32_t left = lanes_where(waits != 0);
+        if (count_bits(left) < SUMS_MANY) return;
+        const int leader = count_bits((left & (0u - left)) - 1);
+        uint32_t chosen = 0, those = 0;
+        UNROLL for (int e = SUMS_EACH - 1; e >= 0; e--)
+            if (waits >> e & 1) chosen = place[e];
+        chosen = lane_of(chosen, leader);
+        float sum = -0.0f;
+        UNROLL for (int e = 0; e < SUMS_EACH; e++) {
+            if (!(waits >> e & 1) || place[e] != chosen) continue;
+            those |= 1u << e;
+            sum += value[e];
+        }
+        if (count_bits(lanes_where(those != 0)) < SUMS_MANY) return;
+        UNROLL for (int by = WARP / 2; by > 0; by /= 2)
+            sum += lane_xor(sum, by);
+        if (thread_index() % WARP == leader) b.sums[chosen] += sum;
+        waits &= ~those;
+        warp_barrier();
+    }
+};
 /* Adds what waits on the lists, by one warp. turn: how often it has claimed places. */
 DEVICE void add_waiting(const block_sums &b, uint32_t &turn) {
     const int lane = thread_index() % WARP;
@@ -265,33 +304,17 @@ DEVICE void add_waiting(const block_sums &b, uint32_t &turn) {
     const uint32_t total = lane_of(through, WARP - 1);
     for (uint32_t i = 0; i < count; i++) b.order[through - count + i] = (uint16_t)(lane * SUMS_LIST + i);
     warp_barrier();
-    for (uint32_t first = 0; first < total; first += WARP) {
-        bool waits = first + lane < total;
-        const uint32_t from = waits ? b.order[first + lane] : 0, place = waits ? b.places[from] : 0;
-        const float value = waits ? b.values[from] : -0.0f;
-        uint32_t *claim = &b.claims[place % SUMS_CLAIMS];
-        for (uint32_t left = 1; left;) { /* the first of each claim adds; then all of a place that many are left of */
-            const uint32_t own = ++turn * WARP + WARP - 1 - lane;
-            if (waits) raise_to(claim, own);
-            warp_barrier();
-            if (waits && *claim == own) {
-                b.sums[place] += value;
-                waits = false;
-            }
-            warp_barrier();
-            left = lanes_where(waits);
-            if (count_bits(left) < SUMS_MANY) continue;
-            const int leader = count_bits((left & (0u - left)) - 1);
-            const uint32_t chosen = lane_of(place, leader);
-            const bool is_chosen = waits && place == chosen;
-            if (count_bits(lanes_where(is_chosen)) < SUMS_MANY) continue;
-            float sum = is_chosen ? value : -0.0f;
-            UNROLL for (int by = WARP / 2; by > 0; by /= 2)
-                sum += lane_xor(sum, by);
-            if (lane == leader) b.sums[place] += sum;
-            waits = waits && !is_chosen;
-            left = lanes_where(waits);
-            warp_barrier();
+    for (uint32_t first = 0; first < total; first += SUMS_LIST) {
+        waiting_sums those;
+        UNROLL for (int e = 0; e < SUMS_EACH; e++) {
+            const uint32_t i = first + e * WARP + lane, from = i < total ? b.order[i] : 0;
+            those.place[e] = i < total ? b.places[from] : 0;
+            those.value[e] = i < total ? b.values[from] : -0.0f;
+            those.waits |= (uint32_t)(i < total) << e;
+        }
+        while (lanes_where(those.waits != 0)) {
+            those.add_claimed(b, ++turn * SUMS_LIST + SUMS_LIST - 1 - lane);
+            those.add_chosen(b);
         }
     }
 }

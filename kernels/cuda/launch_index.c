@@ -127,6 +127,7 @@ static void launch_scatter(const void *args, int64_t begin, int64_t end) {
 #define MOST_WIDTH 32768 /* places that a block has on cards with memory for them */
 #define LEAST_WIDTH 8192 /* on others */
 #define LEAST_SEGMENT (4 * CUDA_SUMS_BATCH)
+#define MOST_SEGMENT (1 << 24) /* for which index.cu's numbers of 32 bits are enough */
 #define MOST_COPIES 256
 typedef struct {
     gm_scatter_args a;
@@ -140,7 +141,9 @@ static bool is_sums(const gm_scatter_args *a, int64_t n) {
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Where blocks have `width` places: how many segments there are, of which each has a block for each part. */
 static int64_t segments_of(const gm_scatter_args *a, int64_t width) {
-    return least(TILED_FILL / blocks_of(a->size, width), blocks_of(a->count, LEAST_SEGMENT));
+    const int64_t enough = least(TILED_FILL / blocks_of(a->size, width), blocks_of(a->count, LEAST_SEGMENT));
+    const int64_t needed = blocks_of(a->count, MOST_SEGMENT);
+    return enough > needed ? enough : needed;
 }
 static size_t sums_memory(int64_t width) { return (size_t)(width + width / 2 + 2 * CUDA_SUMS_BATCH) * sizeof(float); }
 static void launch_sums(const void *args, int64_t begin, int64_t end) {
