@@ -224,10 +224,12 @@ KERNEL(gm_scatter, cuda_index_args, CUDA_THREADS) {
 
 /* ---- sums of many float32 to few places: a block sums a segment of the elements to a part of the places, which its
  * memory holds, and to several copies of them where they are few. Of a batch's elements whose places share a slot the
- * first adds at once; the others wait on lists, which one warp goes through before the next batch adds. So what comes
- * to a place comes in one order, which follows from the indices alone; sums begin at -0, which changes nothing. ---- */
+ * first adds, then the first of the others; what is left waits on lists, which one warp goes through before the next
+ * batch adds. So what comes to a place comes in one order, which follows from the indices alone; sums begin at -0,
+ * which changes nothing. ---- */
 #define SUMS_CLAIMS 512
-#define SUMS_MANY 4 /* of one place, that are added up before they are added to it */
+#define SUMS_TRIES 3 /* of a batch, before what is left waits */
+#define SUMS_MANY 4  /* of one place, that are added up before they are added to it */
 constexpr int SUMS_EACH = CUDA_SUMS_BATCH / CUDA_SUMS_THREADS, SUMS_LIST = SUMS_EACH * WARP;
 struct block_sums {
     float *sums;                 /* [width] */
@@ -302,6 +304,7 @@ DEVICE void add_waiting(const block_sums &b, uint32_t &turn) {
         if (lane >= by) through += other;
     }
     const uint32_t total = lane_of(through, WARP - 1);
+    if (total == 0) return;
     for (uint32_t i = 0; i < count; i++) b.order[through - count + i] = (uint16_t)(lane * SUMS_LIST + i);
     warp_barrier();
     for (uint32_t first = 0; first < total; first += SUMS_LIST) {
@@ -346,17 +349,25 @@ template <class I> struct sums_batch {
         }
     }
 };
-/* Those of a batch that come first to their slots add, the others go to the warp's list. place: below 0 for none;
- * own: what the first element of this thread raised its slot to. */
-DEVICE void add_first(const block_sums &b, const int (&place)[SUMS_EACH], const float (&value)[SUMS_EACH],
-                      uint32_t own) {
+/* Of a batch's elements that are left, those that come first to their slots add. own: what the first element of this
+ * thread raised its slot to. The result: which are left now. */
+DEVICE uint32_t add_first(const block_sums &b, const int (&place)[SUMS_EACH], const float (&value)[SUMS_EACH],
+                          uint32_t own, uint32_t left) {
+    UNROLL for (int e = 0; e < SUMS_EACH; e++)
+        if (left >> e & 1 && b.slots[place[e] & b.slot_mask] == own - e * CUDA_SUMS_THREADS) {
+            b.sums[place[e]] += value[e];
+            left &= ~(1u << e);
+        }
+    return left;
+}
+/* Those that are left go to the warp's list. */
+DEVICE void list_waiting(const block_sums &b, const int (&place)[SUMS_EACH], const float (&value)[SUMS_EACH],
+                         uint32_t left) {
     const int warp = thread_index() / WARP;
     const uint32_t earlier = (1u << thread_index() % WARP) - 1;
     uint32_t waiting = 0;
     UNROLL for (int e = 0; e < SUMS_EACH; e++) {
-        const bool is_first = place[e] >= 0 && b.slots[place[e] & b.slot_mask] == own - e * CUDA_SUMS_THREADS;
-        if (is_first) b.sums[place[e]] += value[e];
-        const bool waits = place[e] >= 0 && !is_first;
+        const bool waits = left >> e & 1;
         const uint32_t all = lanes_where(waits), at = warp * SUMS_LIST + waiting + count_bits(all & earlier);
         if (waits) {
             b.places[at] = (uint16_t)place[e];
@@ -384,12 +395,19 @@ template <class I> DEVICE void sum_segment(const cuda_index_args &a, const block
             value[e] = next.value[e];
         }
         next.load(a, at + CUDA_SUMS_BATCH, end);
-        own += CUDA_SUMS_BATCH;
+        uint32_t left = 0;
         UNROLL for (int e = 0; e < SUMS_EACH; e++)
-            if (place[e] >= 0) raise_to(&b.slots[place[e] & b.slot_mask], own - e * CUDA_SUMS_THREADS);
-        if (thread_index() < WARP) add_waiting(b, turn);
-        barrier();
-        add_first(b, place, value, own);
+            left |= (uint32_t)(place[e] >= 0) << e;
+        for (int t = 0; t < SUMS_TRIES; t++) {
+            own += CUDA_SUMS_BATCH;
+            UNROLL for (int e = 0; e < SUMS_EACH; e++)
+                if (left >> e & 1) raise_to(&b.slots[place[e] & b.slot_mask], own - e * CUDA_SUMS_THREADS);
+            if (t == 0 && thread_index() < WARP) add_waiting(b, turn);
+            barrier();
+            left = add_first(b, place, value, own, left);
+            if (t + 1 < SUMS_TRIES) barrier();
+        }
+        list_waiting(b, place, value, left);
         barrier();
     }
     if (thread_index() < WARP) add_waiting(b, turn);
