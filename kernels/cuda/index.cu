@@ -321,31 +321,37 @@ DEVICE void add_waiting(const block_sums &b, uint32_t &turn) {
         }
     }
 }
-/* How indices are read, and the index along the axis that one of them means, or NOWHERE. */
+/* How indices are read, and the index along the axis that one of them means, or -1. Steps between them are short. */
 template <class T> struct plain_indices {
     typedef T raw;
-    static METHOD T load(const cuda_index_args &a, int64_t i) { return ((const T *)a.index)[i * a.index_step]; }
-    static METHOD int64_t index(const cuda_index_args &a, T x) {
+    static METHOD T load(const cuda_index_args &a, int64_t first, int by) {
+        return ((const T *)a.index + first * a.index_step)[by * (int)a.index_step];
+    }
+    static METHOD int index(const cuda_index_args &a, T x) {
         const T v = x < 0 ? x + (T)a.size : x;
-        if ((uint64_t)(int64_t)v < (uint64_t)a.size) return (int64_t)v;
+        if (v >= 0 && v < (T)a.size) return (int)v;
         tell_fault(a.fault, (int64_t)x);
-        return NOWHERE;
+        return -1;
     }
 };
 struct any_indices {
-    typedef int64_t raw;
-    static METHOD int64_t load(const cuda_index_args &a, int64_t i) { return index_of(a, i * a.index_step); }
-    static METHOD int64_t index(const cuda_index_args &, int64_t index) { return index; }
+    typedef int raw;
+    static METHOD int load(const cuda_index_args &a, int64_t first, int by) {
+        const int64_t index = index_of(a, (first + by) * a.index_step);
+        return index == NOWHERE ? -1 : (int)index;
+    }
+    static METHOD int index(const cuda_index_args &, int index) { return index; }
 };
-/* A batch's elements, which are read while the batch before is added. */
+/* A thread's elements of a batch, which are read while the batch before is added: from `first` on, of `count`. */
 template <class I> struct sums_batch {
     typename I::raw index[SUMS_EACH];
     float value[SUMS_EACH];
-    METHOD void load(const cuda_index_args &a, int64_t first, int64_t end) {
+    METHOD void load(const cuda_index_args &a, int64_t first, int count) {
+        const float *in = (const float *)a.in + first * a.dense_step;
         UNROLL for (int e = 0; e < SUMS_EACH; e++) {
-            const int64_t i = first + e * CUDA_SUMS_THREADS;
-            index[e] = i < end ? I::load(a, i) : 0;
-            value[e] = i < end ? ((const float *)a.in)[i * a.dense_step] : -0.0f;
+            const int by = e * CUDA_SUMS_THREADS;
+            index[e] = by < count ? I::load(a, first, by) : 0;
+            value[e] = by < count ? in[by * (int)a.dense_step] : -0.0f;
         }
     }
 };
@@ -378,26 +384,26 @@ DEVICE void list_waiting(const block_sums &b, const int (&place)[SUMS_EACH], con
     if (thread_index() % WARP == 0) b.counts[warp] = waiting;
 }
 template <class I> DEVICE void sum_segment(const cuda_index_args &a, const block_sums &b) {
-    const int64_t segment = block_index() / a.parts, part = block_index() % a.parts, first_place = part * a.places;
-    const int64_t places = a.size - first_place < a.places ? a.size - first_place : a.places;
-    const int64_t begin = segment * a.segment, end = begin + a.segment < a.count ? begin + a.segment : a.count;
-    const int copy = thread_index() % a.copies * (int)places;
+    const int64_t segment = block_index() / a.parts;
+    const int first_place = (int)(block_index() % a.parts) * a.places, rest = (int)a.size - first_place;
+    const int places = rest < a.places ? rest : a.places, copy = thread_index() % a.copies * places;
+    int64_t at = segment * a.segment + thread_index();
+    int count = (int)(a.segment < a.count - segment * a.segment ? a.segment : a.count - segment * a.segment);
     uint32_t own = CUDA_SUMS_BATCH - 1 - thread_index(), turn = 0;
     sums_batch<I> next;
-    next.load(a, begin + thread_index(), end);
-    for (int64_t at = begin + thread_index(); at - thread_index() < end; at += CUDA_SUMS_BATCH) {
+    next.load(a, at, count - thread_index());
+    for (; count > 0; count -= CUDA_SUMS_BATCH, at += CUDA_SUMS_BATCH) {
         int place[SUMS_EACH];
         float value[SUMS_EACH];
+        uint32_t left = 0;
         UNROLL for (int e = 0; e < SUMS_EACH; e++) {
-            const int64_t index = at + e * CUDA_SUMS_THREADS < end ? I::index(a, next.index[e]) : NOWHERE;
-            const bool is_here = index >= first_place && index < first_place + places;
-            place[e] = is_here ? copy + (int)(index - first_place) : -1;
+            const bool is_there = e * CUDA_SUMS_THREADS < count - thread_index();
+            place[e] = (is_there ? I::index(a, next.index[e]) : -1) - first_place;
+            if ((uint32_t)place[e] < (uint32_t)places) left |= 1u << e;
+            place[e] += copy;
             value[e] = next.value[e];
         }
-        next.load(a, at + CUDA_SUMS_BATCH, end);
-        uint32_t left = 0;
-        UNROLL for (int e = 0; e < SUMS_EACH; e++)
-            left |= (uint32_t)(place[e] >= 0) << e;
+        next.load(a, at + CUDA_SUMS_BATCH, count - CUDA_SUMS_BATCH - thread_index());
         for (int t = 0; t < SUMS_TRIES; t++) {
             own += CUDA_SUMS_BATCH;
             UNROLL for (int e = 0; e < SUMS_EACH; e++)
@@ -412,7 +418,7 @@ template <class I> DEVICE void sum_segment(const cuda_index_args &a, const block
     }
     if (thread_index() < WARP) add_waiting(b, turn);
     barrier();
-    for (int64_t place = thread_index(); place < places; place += CUDA_SUMS_THREADS) {
+    for (int place = thread_index(); place < places; place += CUDA_SUMS_THREADS) {
         float sum = -0.0f;
         for (int c = 0; c < a.copies; c++) sum += b.sums[c * places + place];
         a.sums[segment * a.size + first_place + place] = sum;

@@ -129,14 +129,17 @@ static void launch_scatter(const void *args, int64_t begin, int64_t end) {
 #define LEAST_SEGMENT (4 * CUDA_SUMS_BATCH)
 #define MOST_SEGMENT (1 << 24) /* for which index.cu's numbers of 32 bits are enough */
 #define MOST_COPIES 256
+#define LONG_STEP (INT32_MAX / CUDA_SUMS_BATCH)
 typedef struct {
     gm_scatter_args a;
     float *sums;
 } sums_job;
 
+static bool is_short(int64_t step) { return step > -LONG_STEP && step < LONG_STEP; }
 static bool is_sums(const gm_scatter_args *a, int64_t n) {
     return a->mode == GM_S_ADD && a->type == GM_T_F32 && a->in_type == GM_T_F32 && n == 1 && a->run == 1 &&
-           !a->index_run && a->size > 0 && a->size <= FEW_PLACES && a->count >= MANY_SUMS && a->count < INT32_MAX;
+           !a->index_run && a->size > 0 && a->size <= FEW_PLACES && a->count >= MANY_SUMS && a->count < INT32_MAX &&
+           is_short(a->index_step) && is_short(a->dense_step);
 }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Where blocks have `width` places: how many segments there are, of which each has a block for each part. */
