@@ -330,11 +330,12 @@ static void compare_sums(const gm_scatter_args *h, const float *before, const fl
         sum[p] = (double)before[p], size[p] = fabs(sum[p]);
     for (int64_t i = 0; i < h->count; i++) {
         int64_t at = 0;
-        memcpy(&at, (const char *)h->index + i * bytes_of(h->index_type), (size_t)bytes_of(h->index_type));
+        memcpy(&at, (const char *)h->index + i * h->index_step * bytes_of(h->index_type),
+               (size_t)bytes_of(h->index_type));
         if (h->index_type == GM_T_I32)
             at = (int32_t)at;
         at += at < 0 ? h->size : 0;
-        const double x = (double)((const float *)h->in)[i];
+        const double x = (double)((const float *)h->in)[i * h->dense_step];
         sum[at] += x, size[at] += fabs(x);
     }
     for (int64_t p = 0; p < h->size; p++) { /* in units of what was added */
@@ -362,15 +363,16 @@ static void check_scatter_sums(void) {
     static const int types[] = {GM_T_I32, GM_T_I64, GM_T_U32, GM_T_I32, GM_T_I64, GM_T_I32, GM_T_U16};
     for (int c = 0; c < 7; c++, free_memory()) {
         const int64_t count = ((int64_t)1 << 18) + below(9000), size = sizes[c], none = 0;
+        const int64_t step = c == 1 ? 3 : 1, all = count * step; /* from element to element */
         const int index_type = types[c];
         gm_index_fault *words = fault_words();
-        operand in = operand_of((size_t)count * 4), out = operand_of((size_t)size * 4),
-                index = operand_of((size_t)count * 8);
+        operand in = operand_of((size_t)all * 4), out = operand_of((size_t)size * 4),
+                index = operand_of((size_t)all * 8);
         char *got = host_memory((size_t)size * 4), *again = host_memory((size_t)size * 4);
         float *before = (float *)host_memory((size_t)size * 4);
-        exact_values(in, count);
+        exact_values(in, all);
         exact_values(out, size);
-        random_indices(index, count, index_type, size, c == 3);
+        random_indices(index, all, index_type, size, c == 3);
         if (c == 5)
             for (int64_t i = 0; i < count; i++)
                 if (below(8))
@@ -393,8 +395,8 @@ static void check_scatter_sums(void) {
                              .ndim = 0,
                              .shape = &none,
                              .count = count,
-                             .dense_step = 1,
-                             .index_step = 1,
+                             .dense_step = step,
+                             .index_step = step,
                              .run = 1,
                              .sparse_run = 1,
                              .dense_run = 1,
@@ -412,7 +414,7 @@ static void check_scatter_sums(void) {
         check_faults("scatter", words);
         if (c == 3 || c == 4)
             continue;
-        fill_random(in.host, count, GM_T_F32, PLAIN);
+        fill_random(in.host, all, GM_T_F32, PLAIN);
         fill_random(out.host, size, GM_T_F32, PLAIN);
         memcpy(before, out.host, (size_t)size * 4);
         upload(in);
