@@ -23,6 +23,8 @@ def test_each_letter_has_the_cases_of_re():
         assert cases == set(re.findall(f"(?i){re.escape(one)}", everything)), one
     assert of(sets.any_case(((0x30, 0x39),))) == set("0123456789")
     assert "K" in of(sets.any_case(((0x61, 0x7A),)))
+    upper = sets.category("Lu")
+    assert upper is sets.category("Lu") and sets.any_case(upper) is sets.any_case(upper)
 
 
 def random_pattern(rng, depth=2):

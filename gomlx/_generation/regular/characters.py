@@ -71,8 +71,10 @@ def difference(one: Characters, other: Characters) -> Characters:
     return intersection(one, complement(other))
 
 
+@functools.lru_cache(256)
 def any_case(one: Characters) -> Characters:
-    """With what differs from its characters in case alone, as Python's re has it: k has the sign of kelvin, too."""
+    """With what differs from its characters in case alone, as Python's re has it: k has the sign of kelvin, too. Kept,
+    as category() is: a pattern may ask for hundreds of ranges again and again."""
     letters, others = _cases()
     lacking = {other for low, high in one for other in others[bisect_left(letters, low):bisect_right(letters, high)]
                if not low <= other <= high}
@@ -108,6 +110,7 @@ def parts(sets: Iterable[Characters], most: int) -> list[Characters] | None:
     return made
 
 
+@functools.lru_cache(256)
 def category(name: str) -> Characters | None:
     """The characters of a general category of Unicode, by its short or long name; None: it is not known."""
     name = LONG_NAMES.get(name, name)
