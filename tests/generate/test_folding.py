@@ -23,6 +23,8 @@ def test_each_letter_has_the_cases_of_re():
         assert cases == set(re.findall(f"(?i){re.escape(one)}", everything)), one
     assert of(sets.any_case(((0x30, 0x39),))) == set("0123456789")
     assert "K" in of(sets.any_case(((0x61, 0x7A),)))
+    upper = sets.category("Lu")
+    assert upper is sets.category("Lu") and sets.any_case(upper) is sets.any_case(upper)
 
 
 def random_pattern(rng, depth=2):
@@ -78,10 +80,19 @@ def test_a_pattern_matches_what_re_finds():
     ("k(?i)k(?-i)k", "k(?i)[Kk\u212a](?-i)k"), ("((?i)k)k", None), ("(?i:(?<n>é))é", None),
     (r"(?i)\x{e9}\.\p{Lu}{1,2}", r"(?i)[Éé]\.\p{Lu}{1,2}"),
     ("(?i)[]k]", None), ("(?i)[^]i]", None), ("(?i)[a[k]]é", None), ("(?i)[a-z&&[k]]", "(?i)[a-z&&[k]]"),
-    ("(?ix) k", "(?ix) k"), ("k[i]", "k[i]"), ("(?i)[1-9]+", "(?i)[1-9]+"), ("(?i)[", "(?i)["), ("(?i)\\", "(?i)\\")])
+    (r"(?i)\pLk[\pN\PZ]", "(?i)\\pL[Kk\u212a][\\pN\\PZ]"), ("(?i-u)k(?u:k)", "(?i-u)k(?u:[Kk\u212a])"),
+    ("(?-u:(?i)k)(?i:k)", "(?-u:(?i)k)(?i:[Kk\u212a])"), ("(?ix) k", "(?ix) k"),
+    ("k[i]", "k[i]"), ("(?i)[1-9]+", "(?i)[1-9]+"), ("(?i)[", "(?i)["), ("(?i)\\", "(?i)\\")])
 def test_what_is_written_out(pattern, wanted):
     made = folding.folded(pattern)
     assert made == wanted if wanted else made != pattern
+
+
+@pytest.mark.parametrize("pattern", ["(?i)[" + r"\x41\u{41}" * 500, "(?i)[" + r"\p{" * 5000, "(?i)" + "(?<" * 5000],
+                         ids=["classes", "properties", "names"])
+def test_what_does_not_end_is_read_once(pattern):
+    """In one way: a class of many escapes, each of which begins as two others do, has very many."""
+    assert folding.folded(pattern) == pattern
 
 
 def test_schemas_fold_as_well():
