@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import gomlx
 from gomlx._generation.regular import characters as sets
 from gomlx._generation.regular import folding, rewriting
 
@@ -103,3 +104,14 @@ def test_schemas_fold_as_well():
     constraint, view = Constraint.schema({"type": "string", "pattern": r"^(?i:straße|[à-ï]+\W)$"}), Bytes()
     for text, wanted in (("STRAẞE", True), ("ſtraße", True), ("strasse", False), ("ÀÏï-", True), ("ÀÏðs", False)):
         assert accepts(constraint, view, json.loads(json.dumps(text))) == wanted, text
+
+
+@pytest.mark.parametrize("made, words", [
+    (lambda: gomlx.Constraint.regex("(?i)" + "[A-\U00010400]" * 600), "regex: 600 classes of characters and"),
+    (lambda: gomlx.Constraint.grammar("start: /" + "[A-\U00010400]" * 600 + "/i"), "grammar: 600 classes"),
+    (lambda: gomlx.Constraint.schema({"type": "string", "pattern": "^" + r"(?i:\P{Lu})" * 600 + "$"}), "/: pattern: "),
+], ids=["regex", "grammar", "pattern"])
+def test_more_classes_than_are_folded_in_a_second(made, words):
+    pytest.importorskip("llguidance", reason="gomlx[structured] is not installed")
+    with pytest.raises(ValueError, match=words):
+        made()

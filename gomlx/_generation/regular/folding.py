@@ -15,6 +15,16 @@ _MEMBER = re.compile(rf"{_ESCAPE}|.", re.DOTALL)
 _BRACKET = re.compile(rf"\[\^?\]?|{_ESCAPE}|.", re.DOTALL)
 _OPERATORS = re.compile(r"&&|--|~~")
 _CONTROLS = {"a": 7, **ESCAPES}
+_IGNORES_CASE = re.compile(r"(?:\(\?|/)[a-zA-Z]*i")     # in a pattern, or after one in a grammar
+_CLASS = re.compile(r"\[|\\[pPwWdDsS]")
+MOST_CLASSES = 512              # beside (?i): the matcher takes a millisecond to fold a large one
+
+
+def check(name: str, text: str) -> None:
+    """ValueError: it has more than MOST_CLASSES classes, and some of its patterns ignore the case."""
+    count = len(_CLASS.findall(text)) if _IGNORES_CASE.search(text) else 0
+    if count > MOST_CLASSES:
+        raise ValueError(f"{name}: {count} classes of characters and (?i), expected at most {MOST_CLASSES} with it")
 
 
 def folded(pattern: str) -> str:
