@@ -152,13 +152,14 @@ class Constraint:
     def regex(cls, pattern: str) -> Constraint:
         """A text that the whole pattern matches, in the syntax of Rust's crate regex: without look-around and
         back-references. (?i) takes the same letters for equal as Python's re."""
-        pattern = folding.folded(_text("regex", pattern))
+        folding.check("regex", _text("regex", pattern))
+        pattern = folding.folded(pattern)
         return cls("regex", matcher_library().LLMatcher.grammar_from_regex(pattern), "regex")
 
     @classmethod
     def grammar(cls, text: str) -> Constraint:
         """A text of a grammar: Lark's notation, whose first rule is `start:`, or llama.cpp's GBNF, with `root ::=`."""
-        _text("grammar", text)
+        folding.check("grammar", _text("grammar", text))
         if "::=" in text:
             from llguidance.gbnf_to_lark import any_to_lark  # GBNF alone needs it
             try:

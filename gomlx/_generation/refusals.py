@@ -42,7 +42,8 @@ class _Part:
 
 
 def place_of(prepared: Prepared, said: str, why: Why) -> Place:
-    """The Place of what the matcher says against a prepared schema."""
+    """The Place of what the matcher says against a prepared schema; its reason is what it says of that part alone: of
+    several faults it names the one that it meets first."""
     search = _Search(prepared, said, why)
     keyword = None
     with contextlib.suppress(_Enough):
@@ -51,15 +52,16 @@ def place_of(prepared: Prepared, said: str, why: Why) -> Place:
             search.keeps_references = True
             search.descend([search.root])
         keyword = search.keyword(search.innermost or search.root)
-    pointer, keyword = _named(prepared.document, search.innermost or search.root, keyword, said)
-    return Place(pointer, keyword, said)
+    pointer, keyword = _named(prepared.document, search.innermost or search.root, keyword, search.reason)
+    return Place(pointer, keyword, search.reason)
 
 
 class _Search:
-    """innermost: of the parts that fail, the one that was found last."""
+    """innermost: of the parts that fail, the one that was found last; reason: what the matcher says of it."""
 
     def __init__(self, prepared: Prepared, said: str, why: Why) -> None:
         self.said, self.why = said, why
+        self.heard = self.reason = said         # heard: of the last schema that failed
         self.left, self.until = MOST_ASKED, time.monotonic() + MOST_SECONDS
         self.pointers = {id(one): pointer for one, pointer in prepared.origins}
         self.keeps_references = False
@@ -109,7 +111,7 @@ class _Search:
     def descend(self, parts: Sequence[_Part]) -> None:
         seen: set[_Part] = set()
         while (found := self.one_of([one for one in parts if one not in seen])) is not None:
-            self.innermost = found
+            self.innermost, self.reason = found, self.heard
             seen.add(found)
             parts = self.within(found) + (self.target(found) if self.keeps_references else [])
 
@@ -134,7 +136,9 @@ class _Search:
         if self.keeps_references:
             schema = schema | {"$defs": {"whole": self.beside}}
         said = self.why(schema)
-        return bool(said) and (UNSATISFIABLE in said) == (UNSATISFIABLE in self.said)
+        found = bool(said) and (UNSATISFIABLE in said) == (UNSATISFIABLE in self.said)
+        self.heard = said if found else self.heard
+        return found
 
     @functools.cached_property
     def beside(self) -> Any:
@@ -147,7 +151,7 @@ class _Search:
         """The one without which, or else with which alone, a part is taken, or not."""
         schema = self.alone(part)
         keys = sorted((key for key in schema if key not in NOTES),
-                      key=lambda key: ((key in WIDE) + (key == "type"), not _is_named(key, self.said)))
+                      key=lambda key: ((key in WIDE) + (key == "type"), not _is_named(key, self.reason)))
         for key in keys:
             if not self.fails([{other: value for other, value in schema.items() if other != key}]):
                 return key

@@ -8,7 +8,7 @@ typedef struct {
     int n_heads, n_kv_heads, dim;
     int64_t window;
     double softcap;
-    bool sinks;
+    bool sinks, rounded;
 } scene;
 
 enum { SEQUENCES = 6 };
@@ -74,8 +74,22 @@ static void compare(const char *what, const scene *s, const float *got, const do
         error = fmax(error, fabs((double)got[i] - want[i]));
         size = fmax(size, fabs(want[i]));
     }
-    CHECK(error <= 2e-5 * size, "%s: heads %d of %d, dim %d, window %d, softcap %g, sinks %d: error %g of %g", what,
-          s->n_heads, s->n_kv_heads, s->dim, (int)s->window, s->softcap, s->sinks, error, size);
+    CHECK(error <= (s->rounded ? 2e-2 : 2e-5) * size,
+          "%s: heads %d of %d, dim %d, window %d, softcap %g, sinks %d, rounded %d: error %g of %g", what, s->n_heads,
+          s->n_kv_heads, s->dim, (int)s->window, s->softcap, s->sinks, s->rounded, error, size);
+}
+
+/* Keys and values as products read them, tasks from the last to the first. */
+static gm_sequence_rounding round_keys(const gm_sequence_attention_args *a, int forms) {
+    const int64_t tasks = (ROWS / GM_SEQUENCE_KEYS + SEQUENCES) * a->n_kv_heads;
+    gm_sequence_rounding r = {.multiply = NULL};
+    if (!a->rounded)
+        return r;
+    r = (gm_sequence_rounding){kernels->rounded_block, kernels->rounded_factor,
+                               buffer((size_t)(tasks * forms * kernels_sequence_items(a->dim)) * sizeof(uint16_t))};
+    for (int64_t task = tasks; task-- > 0;)
+        kernels->sequence_attention_keys(&(gm_sequence_attention_keys_args){*a, r, forms}, task, task + 1);
+    return r;
 }
 
 /* dq, dk and dv, with `keys` of each sequence at a time, tasks from the last to the first. */
@@ -87,7 +101,8 @@ static void back(const gm_sequence_attention_args *a, const float *grad, int64_t
     gm_sequence_attention_back_args b = {
         .grad = {.forward = *a, .grad = grad, .dq = dq, .dk = heads[0], .dv = heads[1]},
         .keys = keys,
-        .workspaces = {&taken, buffer((size_t)bytes + 64), 1, bytes}};
+        .workspaces = {&taken, buffer((size_t)bytes), 1, bytes},
+        .rounding = round_keys(a, GM_KEYS_BACK)};
     float *delta = buffer((size_t)(ROWS * a->n_heads) * sizeof(float));
     kernels->sequence_attention_delta(&(gm_sequence_attention_delta_args){b.grad, delta}, 0, ROWS);
     b.delta = delta;
@@ -123,6 +138,7 @@ static void test_scene(const scene *s) {
                                     .window = s->window,
                                     .scale = (float)(1 / sqrt(s->dim)),
                                     .softcap = (float)s->softcap,
+                                    .rounded = s->rounded,
                                     .sinks = s->sinks ? floats(s->n_heads, 1) : NULL};
     wanted w = {zeros(q_floats), zeros(ROWS * s->n_heads), zeros(q_floats), zeros(kv_floats), zeros(kv_floats)};
     for (int i = 0; i < SEQUENCES; i++)
@@ -131,7 +147,7 @@ static void test_scene(const scene *s) {
                 attend_row(s, &a, grad, &w, starts[i], row, head);
     _Atomic int32_t taken = 0;
     const gm_sequence_attention_forward_args forward = {
-        a, {&taken, buffer(GM_SEQUENCE_FORWARD_BYTES), 1, GM_SEQUENCE_FORWARD_BYTES}};
+        a, {&taken, buffer(GM_SEQUENCE_FORWARD_BYTES), 1, GM_SEQUENCE_FORWARD_BYTES}, round_keys(&a, GM_KEYS_FORWARD)};
     kernels->sequence_attention_forward(&forward, 0, (ROWS / GM_SEQUENCE_ROWS + SEQUENCES) * s->n_heads);
     CHECK(taken == 0, "the workspace is returned");
     compare("out", s, out, w.out, q_floats);
@@ -149,8 +165,15 @@ static void test_scene(const scene *s) {
     free_buffers();
 }
 static void test_attention(void) {
-    static const scene scenes[] = {{4, 2, 64, 0, 0, false},  {2, 1, 20, 70, 0, true}, {3, 3, 64, 0, 30, false},
-                                   {2, 2, 512, 0, 0, false}, {6, 2, 7, 1, 20, true},  {1, 1, 64, 63, 0, true}};
+    static const scene scenes[] = {{4, 2, 64, 0, 0, false, false},  {2, 1, 20, 70, 0, true, false},
+                                   {3, 3, 64, 0, 30, false, false}, {2, 2, 512, 0, 0, false, false},
+                                   {6, 2, 7, 1, 20, true, false},   {1, 1, 64, 63, 0, true, false}};
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i += quick ? 2 : 1)
+        test_scene(&scenes[i]);
+}
+static void test_rounded_attention(void) {
+    static const scene scenes[] = {
+        {4, 2, 7, 70, 0, false, true}, {2, 1, 64, 0, 30, true, true}, {2, 2, 512, 0, 0, false, true}};
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i += quick ? 2 : 1)
         test_scene(&scenes[i]);
 }
@@ -651,9 +674,10 @@ static void test_adam(void) {
 }
 
 int main(int argc, char **argv) {
-    return RUN_TESTS(ABOUT(sequence_attention_forward, test_attention), ABOUT(glu_grad, test_glu_grad),
-                     ABOUT(rms_norm_grad, test_rms_norm_grad), ABOUT(layer_norm_grad, test_layer_norm_grad),
-                     ABOUT(softmax_grad, test_softmax_grad), ABOUT(adam, test_adam), ABOUT(row_loss, test_row_loss),
-                     ABOUT(sequence_outer, test_outer), ABOUT(sequence_conv, test_sequence_conv),
-                     ABOUT(sequence_delta_forward, test_sequence_delta), ABOUT(sequence_dropout, test_dropout));
+    return RUN_TESTS(ABOUT(sequence_attention_forward, test_attention), ABOUT(rounded_block, test_rounded_attention),
+                     ABOUT(glu_grad, test_glu_grad), ABOUT(rms_norm_grad, test_rms_norm_grad),
+                     ABOUT(layer_norm_grad, test_layer_norm_grad), ABOUT(softmax_grad, test_softmax_grad),
+                     ABOUT(adam, test_adam), ABOUT(row_loss, test_row_loss), ABOUT(sequence_outer, test_outer),
+                     ABOUT(sequence_conv, test_sequence_conv), ABOUT(sequence_delta_forward, test_sequence_delta),
+                     ABOUT(sequence_dropout, test_dropout));
 }

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import gomlx
 from gomlx._generation.regular import characters as sets
 from gomlx._generation.regular import folding, rewriting
 
@@ -23,6 +24,8 @@ def test_each_letter_has_the_cases_of_re():
         assert cases == set(re.findall(f"(?i){re.escape(one)}", everything)), one
     assert of(sets.any_case(((0x30, 0x39),))) == set("0123456789")
     assert "K" in of(sets.any_case(((0x61, 0x7A),)))
+    upper = sets.category("Lu")
+    assert upper is sets.category("Lu") and sets.any_case(upper) is sets.any_case(upper)
 
 
 def random_pattern(rng, depth=2):
@@ -78,10 +81,19 @@ def test_a_pattern_matches_what_re_finds():
     ("k(?i)k(?-i)k", "k(?i)[Kk\u212a](?-i)k"), ("((?i)k)k", None), ("(?i:(?<n>é))é", None),
     (r"(?i)\x{e9}\.\p{Lu}{1,2}", r"(?i)[Éé]\.\p{Lu}{1,2}"),
     ("(?i)[]k]", None), ("(?i)[^]i]", None), ("(?i)[a[k]]é", None), ("(?i)[a-z&&[k]]", "(?i)[a-z&&[k]]"),
-    ("(?ix) k", "(?ix) k"), ("k[i]", "k[i]"), ("(?i)[1-9]+", "(?i)[1-9]+"), ("(?i)[", "(?i)["), ("(?i)\\", "(?i)\\")])
+    (r"(?i)\pLk[\pN\PZ]", "(?i)\\pL[Kk\u212a][\\pN\\PZ]"), ("(?i-u)k(?u:k)", "(?i-u)k(?u:[Kk\u212a])"),
+    ("(?-u:(?i)k)(?i:k)", "(?-u:(?i)k)(?i:[Kk\u212a])"), ("(?ix) k", "(?ix) k"),
+    ("k[i]", "k[i]"), ("(?i)[1-9]+", "(?i)[1-9]+"), ("(?i)[", "(?i)["), ("(?i)\\", "(?i)\\")])
 def test_what_is_written_out(pattern, wanted):
     made = folding.folded(pattern)
     assert made == wanted if wanted else made != pattern
+
+
+@pytest.mark.parametrize("pattern", ["(?i)[" + r"\x41\u{41}" * 500, "(?i)[" + r"\p{" * 5000, "(?i)" + "(?<" * 5000],
+                         ids=["classes", "properties", "names"])
+def test_what_does_not_end_is_read_once(pattern):
+    """In one way: a class of many escapes, each of which begins as two others do, has very many."""
+    assert folding.folded(pattern) == pattern
 
 
 def test_schemas_fold_as_well():
@@ -92,3 +104,14 @@ def test_schemas_fold_as_well():
     constraint, view = Constraint.schema({"type": "string", "pattern": r"^(?i:straße|[à-ï]+\W)$"}), Bytes()
     for text, wanted in (("STRAẞE", True), ("ſtraße", True), ("strasse", False), ("ÀÏï-", True), ("ÀÏðs", False)):
         assert accepts(constraint, view, json.loads(json.dumps(text))) == wanted, text
+
+
+@pytest.mark.parametrize("made, words", [
+    (lambda: gomlx.Constraint.regex("(?i)" + "[A-\U00010400]" * 600), "regex: 600 classes of characters and"),
+    (lambda: gomlx.Constraint.grammar("start: /" + "[A-\U00010400]" * 600 + "/i"), "grammar: 600 classes"),
+    (lambda: gomlx.Constraint.schema({"type": "string", "pattern": "^" + r"(?i:\P{Lu})" * 600 + "$"}), "/: pattern: "),
+], ids=["regex", "grammar", "pattern"])
+def test_more_classes_than_are_folded_in_a_second(made, words):
+    pytest.importorskip("llguidance", reason="gomlx[structured] is not installed")
+    with pytest.raises(ValueError, match=words):
+        made()

@@ -58,6 +58,15 @@ def test_only_what_must_be_there_makes_the_whole_unsatisfiable():
     assert place_of(schema | {"required": ["free", "needed"]}) == ("/properties/free", "minLength")
 
 
+def test_of_two_faults_the_reason_is_that_of_the_place():
+    schema = {"properties": {"a": COUNTED, "b": {"type": "objekt"}}}
+    with pytest.raises(UnsupportedSchema) as raised:
+        Constraint.schema(schema)
+    place = raised.value.places[0]
+    assert (place.pointer, place.keyword) == ("/properties/a", "minProperties") and "maxProperties" in place.reason
+    assert why_refused(schema, WHITESPACE["default"]) == "Invalid type: objekt"
+
+
 def test_what_references_do_together():
     schema = {"$defs": {"text": TEXT, "both": {"allOf": [{"$ref": "#/$defs/text"}, {"type": "integer"}]}},
               "type": "array", "items": {"$ref": "#/$defs/both"}, "minItems": 1}

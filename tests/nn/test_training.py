@@ -403,6 +403,19 @@ def test_a_rounded_head_of_several_parts_and_slices(tmp_path):
     assert np.asarray(exact(path).loss(mx.array(rows), ids, bf16=True)).tobytes() == whole[0].tobytes()
 
 
+def test_what_a_row_sees_alone_has_no_gradient_of_its_weight(tmp_path):
+    """With rounded products, too: nothing goes back to queries and keys where there is nothing to choose from."""
+    path = str(tmp_path / "model.gguf")
+    config = SMALL | {"model_type": "mistral", "sliding_window": 1}
+    checkpoints.save_gguf(path, config, checkpoints.random_weights(config))
+    model = exact(path)
+    grads = mx.grad(engine_loss(model, texts(config["vocab_size"], [40]), bf16=True))(parameters(model))
+    for name, found in grads.items():
+        for one in found:
+            largest = np.abs(np.asarray(one)).max()
+            assert largest < 1e-5 if name.endswith(("q_proj", "k_proj")) else largest > 1e-2, name
+
+
 def test_a_loss_of_no_rows_is_an_error(tmp_path):
     path = str(tmp_path / "model.gguf")
     checkpoints.save_gguf(path, SMALL, checkpoints.random_weights(SMALL))

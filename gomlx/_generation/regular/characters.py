@@ -71,25 +71,28 @@ def difference(one: Characters, other: Characters) -> Characters:
     return intersection(one, complement(other))
 
 
+@functools.lru_cache(256)
 def any_case(one: Characters) -> Characters:
-    """With what differs from its characters in case alone, as Python's re has it: k has the sign of kelvin, too."""
-    codes, cases = _cases()
-    return union(one, *(found for low, high in one
-                        for found in cases[bisect_left(codes, low):bisect_right(codes, high)]))
+    """With what differs from its characters in case alone, as Python's re has it: k has the sign of kelvin, too. Kept,
+    as category() is: a pattern may ask for hundreds of ranges again and again."""
+    letters, others = _cases()
+    lacking = {other for low, high in one for other in others[bisect_left(letters, low):bisect_right(letters, high)]
+               if not low <= other <= high}
+    return merged([*one, *((code, code) for code in lacking)])
 
 
 @functools.cache
 def _cases():
-    """(the letters that have other cases, for each of them all its cases)"""
+    """(letters, in order, as often as they have other cases; these)"""
     roots: dict[str, str] = {}                          # {upper case: the first lower case that has it}
-    found: dict[str, list[tuple[int, int]]] = {}        # {lower case: all that differ from it in case alone}
+    found: dict[str, list[int]] = {}                    # {lower case: all that differ from it in case alone}
     blocks = ("".join(map(chr, range(at, at + 256))) for at in LETTERS[::256])
     for c in itertools.chain.from_iterable(one for one in blocks if one.lower() != one.upper()):
         lower, upper = c.lower()[0], c.upper()          # of the two in which I with a dot has it, re takes the first
         if not lower == c == upper:
-            found.setdefault(roots.setdefault(upper, lower), []).append((ord(c), ord(c)))
-    cases = sorted((code, merged(one)) for one in found.values() if len(one) > 1 for code, _ in one)
-    return [code for code, _ in cases], [one for _, one in cases]
+            found.setdefault(roots.setdefault(upper, lower), []).append(ord(c))
+    cases = sorted(pair for one in found.values() for pair in itertools.permutations(one, 2))
+    return [code for code, _ in cases], [other for _, other in cases]
 
 
 def parts(sets: Iterable[Characters], most: int) -> list[Characters] | None:
@@ -107,6 +110,7 @@ def parts(sets: Iterable[Characters], most: int) -> list[Characters] | None:
     return made
 
 
+@functools.lru_cache(256)
 def category(name: str) -> Characters | None:
     """The characters of a general category of Unicode, by its short or long name; None: it is not known."""
     name = LONG_NAMES.get(name, name)

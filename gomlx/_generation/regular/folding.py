@@ -7,20 +7,32 @@ import re
 from gomlx._generation.regular import characters as sets
 from gomlx._generation.regular.syntax import ESCAPES, Chars, written
 
-_ESCAPE = r"\\(?:[xuU]\{[^}]*\}|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[pPb]\{[^}]*\}|.)"
-_TOKEN = re.compile(rf"(?P<flags>\(\?[a-zA-Z-]+[:)])|(?P<open>\((?:\?P?<[^>]*>|\?:)?)|(?P<close>\))"
-                    rf"|(?P<set>\[\^?\]?(?:{_ESCAPE}|[^\[\]\\])*\])|(?P<letter>{_ESCAPE}|.)", re.DOTALL)
+# Nothing is tried in a second way: of a class that does not end there are very many.
+_ESCAPE = (r"\\(?>[xuU]\{[^}\\]*\}|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[pPb]\{[^}\\]*\}|[pP][^{]|.)")
+_TOKEN = re.compile(rf"(?P<flags>\(\?[a-zA-Z-]+[:)])|(?P<open>\((?:\?P?<[^>(]*>|\?:)?)|(?P<close>\))"
+                    rf"|(?P<set>\[\^?\]?(?>{_ESCAPE}|[^\[\]\\])*+\])|(?P<letter>{_ESCAPE}|.)", re.DOTALL)
 _MEMBER = re.compile(rf"{_ESCAPE}|.", re.DOTALL)
 _BRACKET = re.compile(rf"\[\^?\]?|{_ESCAPE}|.", re.DOTALL)
 _OPERATORS = re.compile(r"&&|--|~~")
 _CONTROLS = {"a": 7, **ESCAPES}
+_IGNORES_CASE = re.compile(r"(?:\(\?|/)[a-zA-Z]*i")     # in a pattern, or after one in a grammar
+_CLASS = re.compile(r"\[|\\[pPwWdDsS]")
+MOST_CLASSES = 512              # beside (?i): the matcher takes a millisecond to fold a large one
+
+
+def check(name: str, text: str) -> None:
+    """ValueError: it has more than MOST_CLASSES classes, and some of its patterns ignore the case."""
+    count = len(_CLASS.findall(text)) if _IGNORES_CASE.search(text) else 0
+    if count > MOST_CLASSES:
+        raise ValueError(f"{name}: {count} classes of characters and (?i), expected at most {MOST_CLASSES} with it")
 
 
 def folded(pattern: str) -> str:
     """The same pattern with all cases of a letter where (?i) is in force: k, K and the sign of kelvin. What Python's re
-    does not have, classes within classes, their operators and (?x), is as it was: the matcher folds it by itself."""
+    does not have, classes within classes, their operators, (?x) and (?-u), is as it was: the matcher folds it by
+    itself."""
     made: list[str] = []
-    ignores = [False]                               # case, in each group that is open
+    flags = [frozenset("u")]                        # of i and u, in each group that is open
     at = 0
     while at < len(pattern) and (found := _TOKEN.match(pattern, at)):
         text, kind = found[0], found.lastgroup
@@ -31,13 +43,13 @@ def folded(pattern: str) -> str:
             on, _, off = text[2:-1].partition("-")
             if "x" in on:
                 return pattern
-            now = ("i" in on or ignores[-1]) and "i" not in off
-            ignores[-1:] = [ignores[-1], now] if text[-1] == ":" else [now]
+            now = (flags[-1] | set(on) & set("iu")) - set(off)
+            flags[-1:] = [flags[-1], now] if text[-1] == ":" else [now]
         elif kind == "open":
-            ignores.append(ignores[-1])
-        elif kind == "close" and len(ignores) > 1:
-            ignores.pop()
-        elif ignores[-1] and kind != "sets":
+            flags.append(flags[-1])
+        elif kind == "close" and len(flags) > 1:
+            flags.pop()
+        elif len(flags[-1]) == 2 and kind != "sets":
             text = _set(text) if kind == "set" else _letter(text)
         made.append(text)
     return "".join(made) + pattern[at:]

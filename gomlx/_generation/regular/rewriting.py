@@ -16,6 +16,7 @@ MOST_GROUPS = 150               # within one another, of what the matcher reads
 MOST_BEGUN = 2000               # parts of what an assertion is put into, each time anew
 COSTLY = 10                     # ranges of sets that take a step to write
 MOST_LETTERS = 2000             # of a text that is looked for
+MOST_WRITTEN = 1 << 18          # characters of a pattern whose classes are written out
 MOST_FOLLOWED = 4               # texts of each length
 ONE = Chars(sets.ALL)
 
@@ -271,7 +272,15 @@ def whole(node: Node) -> str:
     """The pattern of the texts that a tree matches from beginning to end."""
     if _depth(node) > MOST_GROUPS:
         raise TooLarge("too many groups within one another")
-    return Ours(f"^(?:{syntax.written(node)})$")
+    return Ours(f"^(?:{_written(node)})$")
+
+
+def _written(node):
+    """TooLarge: classes that are written out make it too long to be read again within a second."""
+    text = syntax.written(node)
+    if len(text) > MOST_WRITTEN:
+        raise TooLarge(f"it has {len(text)} characters once its classes are written out")
+    return text
 
 
 def _depth(node):
@@ -293,7 +302,7 @@ def _between_anchors(tree):
     if len(ends) > 1:
         return whole(syntax.alt(list(map(_unanchored, found))))
     (first, last), body = ends.pop(), syntax.alt([one for _, one, _ in found])
-    text = syntax.written(body)
+    text = _written(body)
     text = f"(?:{text})" if isinstance(body, Alt) and (first or last) else text
     return ("^" if first else "") + text + ("$" if last else "") if text or first and last else ""
 
