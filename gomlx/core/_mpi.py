@@ -60,8 +60,8 @@ def world(version: str, timeout: float) -> Link | None:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise ImportError(f"distributed: mpi4py cannot load an MPI library ({error}): MPI4PY_MPIABI=openmpi or mpich "
-                          "names the launcher's, MPI4PY_LIBMPI its file") from None
+        raise ImportError(f"distributed: mpi4py cannot load an MPI library ({error}); set MPI4PY_MPIABI=openmpi or "
+                          "MPI4PY_MPIABI=mpich, as the launcher, or MPI4PY_LIBMPI to the library's file") from None
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     launched = next((os.environ[name] for name in SIZES if name in os.environ), str(size))

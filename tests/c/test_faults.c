@@ -293,7 +293,7 @@ static void fail_each_on_a_device(const char *path, int host_layers) {
     const gm_inspect_request request = {.ids = ids, .n_ids = 5, .activations = &logits, .n_activations = 1};
     gm_error e;
     long n = 0, kept = 0, failures = 0;   /* failures of the run itself, which has a plan, keep it until it is freed */
-    for (bool reached = true; reached;) { /* some are done without: a pass may end well before the last of them */
+    for (bool reached = true; reached;) { /* not every failure ends a pass: some allocations are optional */
         gm_inspection *in = NULL;
         CHECK(gm_inspect_begin(m, &request, &in) == GM_OK);
         const size_t before = gm_device_memory(1).active;

@@ -331,12 +331,23 @@ static void read_all_three(const void *args, int64_t begin, int64_t end) {
     t->early += t->written < 3 ? (int)(end - begin) : 0;
 }
 
+/* Runs what was recorded: three pieces are written, none while they are read, by two stages. */
+static void check_one_barrier(gm_queue *q, const shared_steps *steps, int threads) {
+    gm_phase_profile profile;
+    memset(&profile, 0, sizeof profile);
+    queue_profile(q, &profile);
+    queue_start(q, threads);
+    CHECK(queue_step(q, 0) == GM_OK);
+    queue_finish(q);
+    run_unlock();
+    CHECK(steps->written == 3 && steps->early == 0 && all_barriers(&profile) == 1);
+    queue_free(q);
+}
+
 /* Parts of a node write one buffer side by side, also those of one piece; what reads it waits for all of them. */
 static void parts_of_a_node_do_not_wait_for_each_other(void) {
     for (int threads = 1; threads <= 3; threads++) {
         shared_steps steps = {0}, *t = &steps;
-        gm_phase_profile profile;
-        memset(&profile, 0, sizeof profile);
         gm_queue *q = queue_new(0);
         gm_buffer *b = buffer_new(1);
         CHECK(run_lock(-1) == GM_OK && queue_writes(q, b) == GM_OK);
@@ -347,13 +358,7 @@ static void parts_of_a_node_do_not_wait_for_each_other(void) {
         CHECK(queue_launch(q, read_all_three, &t, sizeof t, 8, 1, LAUNCH_PART) == GM_OK);
         CHECK(queue_launch(q, read_all_three, &t, sizeof t, 8, 1, LAUNCH_PART) == GM_OK);
         queue_end_node(q);
-        queue_profile(q, &profile);
-        queue_start(q, threads);
-        CHECK(queue_step(q, 0) == GM_OK);
-        queue_finish(q);
-        run_unlock();
-        CHECK(steps.written == 3 && steps.early == 0 && all_barriers(&profile) == 1);
-        queue_free(q);
+        check_one_barrier(q, t, threads);
         buffer_release(b);
     }
 }
@@ -369,8 +374,6 @@ static void read_unwritten(const void *args, int64_t begin, int64_t end) {
 static void a_part_waits_for_who_has_its_memory(void) {
     for (int threads = 1; threads <= 3; threads++) {
         shared_steps steps = {0}, *t = &steps;
-        gm_phase_profile profile;
-        memset(&profile, 0, sizeof profile);
         gm_queue *q = queue_new(0);
         gm_buffer *b = buffer_new(64);
         CHECK(run_lock(-1) == GM_OK && queue_reserve(q, 2) == GM_OK && queue_reads(q, b) == GM_OK);
@@ -382,13 +385,7 @@ static void a_part_waits_for_who_has_its_memory(void) {
         CHECK(queue_launch(q, write_pieces, &t, sizeof t, 2, 1, LAUNCH_PART) == GM_OK);
         CHECK(queue_launch(q, write_pieces, &t, sizeof t, 1, 1, LAUNCH_PART) == GM_OK);
         queue_end_node(q);
-        queue_profile(q, &profile);
-        queue_start(q, threads);
-        CHECK(queue_step(q, 0) == GM_OK);
-        queue_finish(q);
-        run_unlock();
-        CHECK(steps.written == 3 && steps.early == 0 && all_barriers(&profile) == 1);
-        queue_free(q);
+        check_one_barrier(q, t, threads);
     }
 }
 

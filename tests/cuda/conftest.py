@@ -1,4 +1,5 @@
 import pytest
+from fake_device import build_fake_device
 from fake_driver import write_kernels
 
 
@@ -6,3 +7,9 @@ from fake_driver import write_kernels
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory):
     return write_kernels(tmp_path_factory.mktemp("cuda") / "kernels")
+
+
+@pytest.fixture(scope="session")
+def library():
+    """The fake device's."""
+    return build_fake_device()

@@ -232,6 +232,27 @@ static void repeat_blocks(const cache_pair *c, int which) {
     ((char **)(void *)c->addresses[which].host)[0] = table.host;
     copy_bytes(c->addresses[which].device, &table.device, sizeof table.device);
 }
+static gm_attention_args attention_of(const cache_pair *c, const operand *q, const operand *out) {
+    return (gm_attention_args){.out = floats_of(out->host),
+                               .q = floats_of(q->host),
+                               .keys = addresses_of(c->addresses[0].host),
+                               .values = addresses_of(c->addresses[1].host),
+                               .sequence = ints_of(c->sequence.host),
+                               .positions = ints_of(c->positions.host),
+                               .kv_type = c->kv_type,
+                               .n_heads = c->n_heads,
+                               .n_kv_heads = c->n_kv_heads,
+                               .head_dim = c->dim,
+                               .scale = 0.5f,
+                               .tiles = (const gm_query_tile *)(void *)c->tile.host};
+}
+static gm_attention_args on_the_device(gm_attention_args a, const cache_pair *c, const operand *q, const operand *out) {
+    a.out = floats_of(out->device), a.q = floats_of(q->device);
+    a.keys = addresses_of(c->addresses[0].device), a.values = addresses_of(c->addresses[1].device);
+    a.sequence = ints_of(c->sequence.device), a.positions = ints_of(c->positions.device);
+    a.tiles = (const gm_query_tile *)(void *)c->tile.device;
+    return a;
+}
 static void check_long_attention(int kind, int64_t blocks) {
     const cache_pair c = random_cache(kind, 64, 1);
     const int64_t n = c.n_heads * c.dim;
@@ -241,23 +262,9 @@ static void check_long_attention(int kind, int64_t blocks) {
     ints_of(c.sequence.host)[0] = 0, ints_of(c.positions.host)[0] = (int32_t)(blocks * GM_KV_BLOCK - 1 - below(200));
     *(gm_query_tile *)(void *)c.tile.host = (gm_query_tile){0, 1};
     upload(c.sequence), upload(c.positions), upload(c.tile);
-    gm_attention_args h = {.out = floats_of(out.host),
-                           .q = floats_of(q.host),
-                           .keys = addresses_of(c.addresses[0].host),
-                           .values = addresses_of(c.addresses[1].host),
-                           .sequence = ints_of(c.sequence.host),
-                           .positions = ints_of(c.positions.host),
-                           .kv_type = c.kv_type,
-                           .n_heads = c.n_heads,
-                           .n_kv_heads = c.n_kv_heads,
-                           .head_dim = c.dim,
-                           .scale = 0.5f,
-                           .tiles = (const gm_query_tile *)(void *)c.tile.host},
-                      d = h;
+    const gm_attention_args h = attention_of(&c, &q, &out);
+    gm_attention_args d = on_the_device(h, &c, &q, &out);
     contracts_cpu.attention(&host_recorder, &h, 1);
-    d.out = floats_of(out.device), d.q = floats_of(q.device);
-    d.keys = addresses_of(c.addresses[0].device), d.values = addresses_of(c.addresses[1].device);
-    d.sequence = ints_of(c.sequence.device), d.positions = ints_of(c.positions.device);
     d.max_blocks = blocks;
     if (!device_cuda.contracts->attention_rows(&device_recorder, &d, 1))
         failed++;
@@ -278,27 +285,12 @@ static void check_attention(void) {
         const int64_t n = c.rows * c.n_heads * c.dim;
         const operand q = random_operand(n, GM_T_F32, SMALL), sinks = random_operand(c.n_heads, GM_T_F32, PLAIN);
         const operand out = operand_of((size_t)n * 4);
-        gm_attention_args h = {.out = floats_of(out.host),
-                               .q = floats_of(q.host),
-                               .keys = addresses_of(c.addresses[0].host),
-                               .values = addresses_of(c.addresses[1].host),
-                               .sequence = ints_of(c.sequence.host),
-                               .positions = ints_of(c.positions.host),
-                               .kv_type = c.kv_type,
-                               .n_heads = c.n_heads,
-                               .n_kv_heads = c.n_kv_heads,
-                               .head_dim = c.dim,
-                               .window = t % 2 ? 0 : 1 + below(700),
-                               .scale = 0.5f,
-                               .softcap = t % 5 == 1 ? 3.0f : 0.0f,
-                               .sinks = t % 3 == 1 ? floats_of(sinks.host) : NULL,
-                               .tiles = (const gm_query_tile *)(void *)c.tile.host},
-                          d = h;
-        d.out = floats_of(out.device), d.q = floats_of(q.device);
-        d.keys = addresses_of(c.addresses[0].device), d.values = addresses_of(c.addresses[1].device);
-        d.sequence = ints_of(c.sequence.device), d.positions = ints_of(c.positions.device);
+        gm_attention_args h = attention_of(&c, &q, &out);
+        h.window = t % 2 ? 0 : 1 + below(700);
+        h.softcap = t % 5 == 1 ? 3.0f : 0.0f;
+        h.sinks = t % 3 == 1 ? floats_of(sinks.host) : NULL;
+        gm_attention_args d = on_the_device(h, &c, &q, &out);
         d.sinks = h.sinks ? floats_of(sinks.device) : NULL;
-        d.tiles = (const gm_query_tile *)(void *)c.tile.device;
         RUN_BOTH(attention, h, d, c.tiles, out, (size_t)n * 4);
         /* Queries and weights are rounded: to seven bits, to ten. */
         const float ulps = c.kind == 0 ? 256 : c.kind == 2 ? 1 << 17 : 1 << 14;

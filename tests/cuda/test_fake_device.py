@@ -7,16 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from fake_device import build_fake_device
 from gpu_programs import FORK, run_program
 from places import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler: gcc")
-
-
-@pytest.fixture(scope="session")
-def library():
-    return build_fake_device()
 
 
 @pytest.fixture

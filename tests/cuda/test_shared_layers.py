@@ -11,15 +11,9 @@ import sys
 import pytest
 from architectures import CONFIGS
 from device_models import GOLDEN, run_models
-from fake_device import build_fake_device
 from places import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler: gcc")
-
-
-@pytest.fixture(scope="session")
-def library():
-    return build_fake_device()
 
 
 @pytest.fixture

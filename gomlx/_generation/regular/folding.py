@@ -21,10 +21,10 @@ MOST_CLASSES = 512              # beside (?i): the matcher takes a millisecond t
 
 
 def check(name: str, text: str) -> None:
-    """ValueError: it has more than MOST_CLASSES classes, and some of its patterns ignore the case."""
+    """ValueError: more than MOST_CLASSES character classes in a text that has (?i), or a grammar's /i."""
     count = len(_CLASS.findall(text)) if _IGNORES_CASE.search(text) else 0
     if count > MOST_CLASSES:
-        raise ValueError(f"{name}: {count} classes of characters and (?i), expected at most {MOST_CLASSES} with it")
+        raise ValueError(f"{name}: {count} character classes beside (?i), expected at most {MOST_CLASSES}")
 
 
 def folded(pattern: str) -> str:
