@@ -17,7 +17,7 @@ import gomlx
 import gomlx.core as mx
 from gomlx import _gomlx
 
-pytestmark = [pytest.mark.isa, pytest.mark.decoding]
+pytestmark = [pytest.mark.isa, pytest.mark.models]
 
 CONFIG = SMALL | {"hidden_size": 128, "max_position_embeddings": 2048}      # heads of 32
 WINDOW = CONFIG | {"model_type": "mistral", "sliding_window": 100}

@@ -15,7 +15,7 @@ from places import TESTS
 import gomlx
 from gomlx import _gomlx, loading
 
-pytestmark = [pytest.mark.isa, pytest.mark.decoding]
+pytestmark = [pytest.mark.isa, pytest.mark.models]
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(gomlx.__file__)))
 FORCED = "GOMLX_ISA" in os.environ

@@ -14,7 +14,7 @@ import gomlx
 from gomlx import _gomlx, loading
 from gomlx._files.reading import read_json
 
-pytestmark = [pytest.mark.isa, pytest.mark.decoding]
+pytestmark = [pytest.mark.isa, pytest.mark.models]
 
 MODELS = ("fable", "llama3", "mistral", "stories260k", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3", "gemma4",
           "gpt_oss", "qwen3_5")

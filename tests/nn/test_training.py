@@ -13,7 +13,7 @@ from gomlx import _gomlx
 from gomlx._training.adapter import shapes_of
 from gomlx._training.config import linear_layers, row_squares
 
-pytestmark = pytest.mark.isa
+pytestmark = [pytest.mark.isa, pytest.mark.models]
 
 ODD = SMALL | {"hidden_size": 100, "intermediate_size": 150, "vocab_size": 301, "num_attention_heads": 6,
                "head_dim": 20}
