@@ -255,13 +255,15 @@ typedef struct {
     uint64_t limit;
     bool wide;
     /* sums to few places: a block sums `segment` elements to one of `parts` of the places, `places` of them, `copies`
-     * times, in room for `width`, a power of two; sums: [segments][size]. */
+     * times, in room for `width`, an even number; sums: [segments][size]; cells: [CUDA_SUM_CELLS][size] of exact.cuh,
+     * zeros, and the exponent of the unit of sums. */
     int32_t width, parts, places, copies;
     int64_t segment, segments;
-    float *sums;
+    int64_t *sums, *cells;
 } cuda_index_args;
 #define CUDA_SUMS_THREADS 1024
-#define CUDA_SUMS_BATCH 4096 /* elements that a block adds at once */
+#define CUDA_SUMS_BATCH 4096 /* elements that a block reads at once */
+#define CUDA_SUM_CELLS 18
 
 /* ---- layers: those of the contract where these hold no pointer to memory of the host ---- */
 typedef struct {
