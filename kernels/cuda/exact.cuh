@@ -74,10 +74,7 @@ DEVICE uint32_t rounded_digits(const uint32_t (&digit)[SUM_DIGITS]) {
     uint32_t kept = (uint32_t)(first >> by);
     const uint64_t lost = first << (64 - by), half = (uint64_t)1 << 63;
     if (lost > half || (lost == half && (rest || kept & 1))) kept++;
-    const uint32_t infinity = 255u << 23;
-    if (unit >= 255) return infinity;
-    kept += (uint32_t)(unit - 1) << 23;
-    return kept < infinity ? kept : infinity;
+    return unit < 255 ? ((uint32_t)(unit - 1) << 23) + kept : 255u << 23; /* the most is infinity */
 }
 /* The sum of what its cells have, of units as above, and of `before`, rounded once. Where it is zero, a `before` that
  * is zero stays as it is. */

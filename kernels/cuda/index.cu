@@ -231,42 +231,41 @@ KERNEL(gm_scatter, cuda_index_args, CUDA_THREADS) {
 #define SUMS_CARRIES (1 << 14)
 constexpr int SUMS_EACH = CUDA_SUMS_BATCH / CUDA_SUMS_THREADS;
 struct block_sums {
-    uint32_t *low;     /* [width], in two's complement */
-    uint32_t *carries; /* [width / 2]: of two sums, how often each passed 2^31 upwards, less how often downwards, but
-                        * for SUMS_CARRIES of them that went to the cells; the second in units of 2^16 */
-    int exponent;      /* of the unit */
+    block_words low;     /* [width], in two's complement */
+    block_words carries; /* [width / 2]: of two sums, how often each passed 2^31 upwards, less how often downwards, but
+                          * for SUMS_CARRIES of them that went to the cells; the second in units of 2^16 */
+    int exponent;        /* of the unit */
 };
-/* How indices are read, and the index along the axis that one of them means, or -1. Steps between them are short. */
-template <class T> struct plain_indices {
+/* How elements are read, one from another, and the place that an index means; `check` tells of one without a place. */
+template <class T> struct lines_of { /* side by side */
     typedef T raw;
-    static METHOD T load(const cuda_index_args &a, int64_t first, int by) {
-        return ((const T *)a.index + first * a.index_step)[by * (int)a.index_step];
-    }
-    static METHOD int index(const cuda_index_args &a, T x) {
-        const T v = x < 0 ? x + (T)a.size : x;
-        if (v >= 0 && v < (T)a.size) return (int)v;
-        tell_fault(a.fault, (int64_t)x);
-        return -1;
+    static METHOD T index(const cuda_index_args &a, int64_t i) { return ((const T *)a.index)[i]; }
+    static METHOD float value(const cuda_index_args &a, int64_t i) { return ((const float *)a.in)[i]; }
+    static METHOD T place(const cuda_index_args &a, T x) { return x < 0 ? x + (T)a.size : x; }
+    static METHOD void check(const cuda_index_args &a, T x) {
+        if (place(a, x) < 0 || place(a, x) >= (T)a.size) tell_fault(a.fault, (int64_t)x);
     }
 };
-struct any_indices {
-    typedef int raw;
-    static METHOD int load(const cuda_index_args &a, int64_t first, int by) {
-        const int64_t index = index_of(a, (first + by) * a.index_step);
-        return index == NOWHERE ? -1 : (int)index;
+struct all_others {
+    typedef int32_t raw;
+    static METHOD int32_t index(const cuda_index_args &a, int64_t i) {
+        const int64_t index = index_of(a, i * a.index_step);
+        return index == NOWHERE ? -1 : (int32_t)index;
     }
-    static METHOD int index(const cuda_index_args &, int index) { return index; }
+    static METHOD float value(const cuda_index_args &a, int64_t i) { return ((const float *)a.in)[i * a.dense_step]; }
+    static METHOD int32_t place(const cuda_index_args &, int32_t x) { return x; }
+    static METHOD void check(const cuda_index_args &, int32_t) {}
 };
-/* A thread's elements of a batch, which are read while the batch before is added: from `first` on, of `count`. */
-template <class I> struct sums_batch {
-    typename I::raw index[SUMS_EACH];
+/* A thread's elements of a batch, which are read while the batch before is added: from `first` on, of `count`. What is
+ * not there is -0. */
+template <class R> struct sums_batch {
+    typename R::raw index[SUMS_EACH];
     float value[SUMS_EACH];
     METHOD void load(const cuda_index_args &a, int64_t first, int count) {
-        const float *in = (const float *)a.in + first * a.dense_step;
         UNROLL for (int e = 0; e < SUMS_EACH; e++) {
             const int by = e * CUDA_SUMS_THREADS;
-            index[e] = by < count ? I::load(a, first, by) : 0;
-            value[e] = by < count ? in[by * (int)a.dense_step] : -0.0f;
+            index[e] = by < count ? R::index(a, first + by) : 0;
+            value[e] = by < count ? R::value(a, first + by) : -0.0f;
         }
     }
 };
@@ -293,70 +292,73 @@ DEVICE int unit_of_sums(const cuda_index_args &a) {
 DEVICE void add_to_cell(const cuda_index_args &a, int place, sum_part part) {
     add_number(&a.cells[part.cell * a.size + place], part.value);
 }
+DEVICE int carries_of(uint32_t pair, int which) {
+    const int first = (int16_t)pair;
+    return which ? (int16_t)((pair - (uint32_t)first) >> 16) : first;
+}
 /* A sum of the block passed 2^31, or -2^31. */
 DEVICE void carry_sum(const cuda_index_args &a, const block_sums &b, int at, int place, bool down) {
-    uint32_t *const pair = &b.carries[at / 2];
-    const uint32_t one = at % 2 ? 1u << 16 : 1u, word = add_to(pair, down ? 0 - one : one);
-    const int first = (int16_t)word, second = (int16_t)((word - (uint32_t)first) >> 16);
-    const int carries = (at % 2 ? second : first) + (down ? -1 : 1);
+    const uint32_t one = at % 2 ? 1u << 16 : 1u, pair = add_to(b.carries, at / 2, down ? 0 - one : one);
+    const int carries = carries_of(pair, at % 2) + (down ? -1 : 1);
     if (carries != SUMS_CARRIES && carries != -SUMS_CARRIES) return;
-    add_to(pair, 0 - (uint32_t)carries * one);
+    add_to(b.carries, at / 2, 0 - (uint32_t)carries * one);
     const sum_parts parts = sum_parts_of((int64_t)carries << 32, b.exponent);
     add_to_cell(a, place, parts.low);
     add_to_cell(a, place, parts.high);
 }
 /* at: where the block has the sum of the place. */
 DEVICE void add_to_sum(const cuda_index_args &a, const block_sums &b, int at, int place, float x) {
-    const uint32_t bits = bits_of_float(x), by = (bits >> 23 & 255) - (uint32_t)b.exponent;
-    if (by < SUMS_EXPONENTS) {
-        const uint32_t size = (bits & 0x7fffff | 0x800000) << by, units = bits >> 31 ? 0 - size : size;
-        const uint32_t before = add_to(&b.low[at], units), after = before + units;
+    const uint32_t bits = bits_of_float(x), above = (bits & 0x7fffffff) - ((uint32_t)b.exponent << 23);
+    if (above < SUMS_EXPONENTS << 23) {
+        const uint32_t size = (bits & 0x7fffff | 0x800000) << (above >> 23), units = bits >> 31 ? 0 - size : size;
+        const uint32_t before = add_to(b.low, at, units), after = before + units;
         if (((before ^ after) & (units ^ after)) >> 31) carry_sum(a, b, at, place, bits >> 31);
     } else if (bits << 1) {
         add_to_cell(a, place, sum_part_of(x));
     }
 }
-DEVICE int64_t sum_of_block(const block_sums &b, int at) {
-    const uint32_t pair = b.carries[at / 2];
-    const int first = (int16_t)pair, second = (int16_t)((pair - (uint32_t)first) >> 16);
-    return (int64_t)(at % 2 ? second : first) * ((int64_t)1 << 32) + (int32_t)b.low[at];
-}
-template <class I> DEVICE void sum_segment(const cuda_index_args &a, const block_sums &b) {
-    const int64_t segment = block_index() / a.parts;
-    const int first_place = (int)(block_index() % a.parts) * a.places, rest = (int)a.size - first_place;
-    const int places = rest < a.places ? rest : a.places, copy = thread_index() % a.copies * places;
-    int64_t at = segment * a.segment + thread_index();
-    int count = (int)(a.segment < a.count - segment * a.segment ? a.segment : a.count - segment * a.segment);
-    count -= thread_index();
-    sums_batch<I> next;
-    next.load(a, at, count);
-    while (count > 0) {
-        const sums_batch<I> those = next;
-        const int there = count;
+template <class R> DEVICE void sum_segment(const cuda_index_args &a, const block_sums &b, int first, int places) {
+    const int64_t begin = block_index() / a.parts * a.segment;
+    const int copy = thread_index() % a.copies * places - first;
+    int64_t at = begin + thread_index();
+    int count = (int)(a.segment < a.count - begin ? a.segment : a.count - begin) - thread_index();
+    sums_batch<R> next;
+    for (next.load(a, at, count); count > 0;) {
+        const sums_batch<R> those = next;
         at += CUDA_SUMS_BATCH, count -= CUDA_SUMS_BATCH;
         next.load(a, at, count);
         UNROLL for (int e = 0; e < SUMS_EACH; e++) {
-            if (e * CUDA_SUMS_THREADS >= there) continue;
-            const int place = I::index(a, those.index[e]), own = place - first_place;
-            if ((uint32_t)own < (uint32_t)places) add_to_sum(a, b, own + copy, place, those.value[e]);
+            const typename R::raw place = R::place(a, those.index[e]);
+            if (place >= first && place < first + places)
+                add_to_sum(a, b, (int)place + copy, (int)place, those.value[e]);
+            else R::check(a, those.index[e]);
         }
     }
-    barrier();
+}
+/* What the block has of its places. */
+DEVICE void store_sums(const cuda_index_args &a, const uint32_t *low, int first, int places) {
+    int64_t *sums = a.sums + block_index() / a.parts * a.size + first;
     for (int place = thread_index(); place < places; place += CUDA_SUMS_THREADS) {
         int64_t sum = 0;
-        for (int c = 0; c < a.copies; c++) sum += sum_of_block(b, c * places + place);
-        a.sums[segment * a.size + first_place + place] = sum;
+        for (int at = place; at < a.copies * places; at += places)
+            sum += (int64_t)carries_of(low[a.width + at / 2], at % 2) * ((int64_t)1 << 32) + (int32_t)low[at];
+        sums[place] = sum;
     }
 }
 KERNEL(gm_scatter_sums, cuda_index_args, CUDA_SUMS_THREADS) {
     uint32_t *const low = (uint32_t *)block_memory();
-    const block_sums b = {low, low + a.width, unit_of_sums(a)};
+    const block_sums b = {words_at(low), words_at(low + a.width), unit_of_sums(a)};
+    const int first = (int)(block_index() % a.parts) * a.places;
+    const int rest = (int)a.size - first, places = rest < a.places ? rest : a.places;
+    const bool lines = a.index_step == 1 && a.dense_step == 1;
     for (int i = thread_index(); i < a.width + a.width / 2; i += CUDA_SUMS_THREADS) low[i] = 0;
     if (block_index() == 0 && thread_index() == 0) a.cells[CUDA_SUM_CELLS * a.size] = b.exponent;
     barrier();
-    if (a.index_type == GM_T_I32) sum_segment<plain_indices<int32_t>>(a, b);
-    else if (a.index_type == GM_T_I64) sum_segment<plain_indices<int64_t>>(a, b);
-    else sum_segment<any_indices>(a, b);
+    if (lines && a.index_type == GM_T_I32) sum_segment<lines_of<int32_t>>(a, b, first, places);
+    else if (lines && a.index_type == GM_T_I64) sum_segment<lines_of<int64_t>>(a, b, first, places);
+    else sum_segment<all_others>(a, b, first, places);
+    barrier();
+    store_sums(a, low, first, places);
 }
 /* What was there, the segments' sums and the cells; a thread for each place reads ahead. */
 KERNEL(gm_scatter_join, cuda_index_args, CUDA_THREADS) {

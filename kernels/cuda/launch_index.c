@@ -129,17 +129,14 @@ static void launch_scatter(const void *args, int64_t begin, int64_t end) {
 #define LEAST_WIDTH 16384   /* on others */
 #define LEAST_SEGMENT (4 * CUDA_SUMS_BATCH)
 #define MOST_COPIES 32
-#define LONG_STEP (INT32_MAX / CUDA_SUMS_BATCH)
 typedef struct {
     gm_scatter_args a;
     int64_t *sums, *cells;
 } sums_job;
 
-static bool is_short(int64_t step) { return step > -LONG_STEP && step < LONG_STEP; }
 static bool is_sums(const gm_scatter_args *a, int64_t n) {
     return a->mode == GM_S_ADD && a->type == GM_T_F32 && a->in_type == GM_T_F32 && n == 1 && a->run == 1 &&
-           !a->index_run && a->size > 0 && a->size <= FEW_PLACES && a->count >= MANY_SUMS && a->count < INT32_MAX &&
-           is_short(a->index_step) && is_short(a->dense_step);
+           !a->index_run && a->size > 0 && a->size <= FEW_PLACES && a->count >= MANY_SUMS;
 }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Of `count` elements, where blocks have `width` places; each has a block for each part of the places. */

@@ -123,9 +123,23 @@ DEVICE uint32_t lanes_equal(uint32_t value) { return __match_any_sync(0xffffffff
 /* Adds to a count in the block's memory, of which other threads may do the same. */
 DEVICE void count_up(uint32_t *count) { atomicAdd(count, 1u); }
 DEVICE void raise_to(uint32_t *word, uint32_t value) { atomicMax(word, value); } /* the same of the largest */
-/* Adds to a number in the block's memory, or in the device's, of which others may do the same. The result: what it was.
- */
-DEVICE uint32_t add_to(uint32_t *word, uint32_t value) { return atomicAdd(word, value); }
+/* Words in the block's memory to which many threads add at once, each of which holds where they are: left to itself,
+ * the compiler finds that out for each element. add_to gives what the word was. */
+struct block_words { uint32_t at; };
+DEVICE block_words words_at(uint32_t *words) {
+    block_words w = {(uint32_t)__cvta_generic_to_shared(words)};
+    asm volatile("" : "+r"(w.at));
+    return w;
+}
+DEVICE uint32_t add_to(block_words words, int i, uint32_t value) {
+    uint32_t before;
+    asm volatile("atom.shared.add.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "r"(words.at + 4 * (uint32_t)i), "r"(value)
+                 : "memory");
+    return before;
+}
+/* Adds to a number in the device's memory, of which other blocks may do the same. */
 DEVICE void add_number(int64_t *number, int64_t value) {
     atomicAdd((unsigned long long *)number, (unsigned long long)value);
 }

@@ -124,9 +124,11 @@ static inline uint32_t lanes_equal(uint32_t value) {
 }
 DEVICE void count_up(uint32_t *count) { ++*count; }
 DEVICE void raise_to(uint32_t *word, uint32_t value) { *word = value > *word ? value : *word; }
-DEVICE uint32_t add_to(uint32_t *word, uint32_t value) {
-    const uint32_t before = *word;
-    *word += value;
+struct block_words { uint32_t *at; };
+DEVICE block_words words_at(uint32_t *words) { return {words}; }
+DEVICE uint32_t add_to(block_words words, int i, uint32_t value) {
+    const uint32_t before = words.at[i];
+    words.at[i] += value;
     return before;
 }
 DEVICE void add_number(int64_t *number, int64_t value) { *number = (int64_t)((uint64_t)*number + (uint64_t)value); }

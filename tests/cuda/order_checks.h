@@ -405,36 +405,48 @@ static void device_sums(const sums_operands *o, const gm_scatter_args *h, gm_ind
         failed++;
     copy_bytes(got, d.out, (size_t)h->size * 4);
 }
-/* To each place one number, and many pairs that cancel, all of any exponent: what is left is the sum of two. */
+/* Finite. */
+static float any_float(void) {
+    const uint32_t bits = (uint32_t)below(255) << 23 | (uint32_t)below(1 << 23) | (uint32_t)below(2) << 31;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+/* To each place a number, a small one, and pairs that cancel, of any exponents: what is left is the sum of the first
+ * two and what was there. */
 static void check_wide_sums(int64_t size) {
-    const int64_t count = (int64_t)1 << 18;
+    const int64_t pairs = (((int64_t)1 << 18) - 2 * size) / 2, count = 2 * (size + pairs);
     gm_index_fault *words = fault_words();
     const sums_operands o = operands_of_sums(count, size);
-    float *in = (float *)o.in.host, *out = (float *)o.out.host;
+    float *in = (float *)o.in.host, *small = in + size, *out = (float *)o.out.host;
+    int32_t *index = (int32_t *)o.index.host;
+    double *sum = (double *)host_memory((size_t)size * 8);
     char *got = host_memory((size_t)size * 4);
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits = (uint32_t)below(255) << 23 | (uint32_t)below(1 << 23) | (uint32_t)below(2) << 31;
-        if (i >= size && (i - size) % 2)
-            in[i] = -in[i - 1];
-        else
-            memcpy(&in[i], &bits, 4);
-        ((int32_t *)o.index.host)[i] = i < size              ? (int32_t)i
-                                       : (i - size) % 2 == 0 ? (int32_t)below(size)
-                                                             : ((int32_t *)o.index.host)[i - 1];
-    }
-    for (int64_t p = 0; p < size; p++) { /* near in size to what comes, or just between two numbers with it */
-        const int by = below(3) ? (int)below(60) - 30 : 24;
-        out[p] = by == 24 && p % 2 ? -ldexpf(1 + (float)below(1 << 20) * 0x1p-20f, (int)below(200) - 100)
-                                   : ldexpf(in[p], by);
-        if (by == 24 && p % 2)
-            in[p] = ldexpf(1, ilogbf(out[p]) - 24);
+    for (int64_t p = 0; p < size; p++) {
+        index[p] = index[size + p] = (int32_t)p;
+        in[p] = any_float();
+        out[p] = ldexpf(in[p], (int)below(56) - 28);
+        small[p] = 0;
         if (isinf(out[p]))
             out[p] = 0;
+        if (p % 3 == 0) { /* just between two numbers, or, for the small one, not */
+            out[p] = ldexpf(1 + (float)below(1 << 20) * 0x1p-20f, (int)below(200) - 100);
+            in[p] = ldexpf(below(2) ? 1 : -1, ilogbf(out[p]) - 24);
+            small[p] = p % 6 ? ldexpf(below(2) ? 1 : -1, -140) : 0;
+        }
+        sum[p] = (double)out[p] + (double)in[p];
+        if (small[p] != 0)
+            sum[p] = nextafter(sum[p], small[p] > 0 ? INFINITY : -INFINITY);
     }
-    gm_scatter_args h = sums_arguments(&o, GM_T_I32, count - (count - size) % 2, size, 1, &words[0]);
+    for (int64_t i = 2 * size; i < count; i += 2) {
+        index[i] = index[i + 1] = (int32_t)below(size);
+        in[i] = any_float();
+        in[i + 1] = -in[i];
+    }
+    const gm_scatter_args h = sums_arguments(&o, GM_T_I32, count, size, 1, &words[0]);
     device_sums(&o, &h, &words[1], got);
     for (int64_t p = 0; p < size; p++)
-        out[p] += in[p];
+        out[p] = (float)sum[p];
     compare("many sums, wide", o.out.host, got, size, GM_T_F32, 0, 0);
 }
 /* More elements than the cells hold, to one of many places, all of one sign and nearly the largest of the unit: blocks'
