@@ -302,7 +302,7 @@ DEVICE void carry_sum(const cuda_index_args &a, const block_sums &b, int at, int
     const int carries = carries_of(pair, at % 2) + (down ? -1 : 1);
     if (carries != SUMS_CARRIES && carries != -SUMS_CARRIES) return;
     add_to(b.carries, at / 2, 0 - (uint32_t)carries * one);
-    const sum_parts parts = sum_parts_of((int64_t)carries << 32, b.exponent);
+    const sum_parts parts = sum_parts_of(carries * ((int64_t)1 << 32), b.exponent);
     add_to_cell(a, place, parts.low);
     add_to_cell(a, place, parts.high);
 }
@@ -341,7 +341,7 @@ DEVICE void store_sums(const cuda_index_args &a, const uint32_t *low, int first,
     for (int place = thread_index(); place < places; place += CUDA_SUMS_THREADS) {
         int64_t sum = 0;
         for (int at = place; at < a.copies * places; at += places)
-            sum += (int64_t)carries_of(low[a.width + at / 2], at % 2) * ((int64_t)1 << 32) + (int32_t)low[at];
+            sum += carries_of(low[a.width + at / 2], at % 2) * ((int64_t)1 << 32) + (int32_t)low[at];
         sums[place] = sum;
     }
 }
