@@ -224,20 +224,22 @@ KERNEL(gm_scatter, cuda_index_args, CUDA_THREADS) {
 }
 
 /* ---- sums of many float32 to few places: a block sums a segment of the elements to a part of the places, which its
- * memory holds, and to several copies of them where they are few. It holds whole numbers of one unit, of which most
- * elements are some: those of SUMS_EXPONENTS exponents, which a sample says. All others add to the cells of exact.cuh
- * at once. So nothing is rounded before all is joined, and the order of what is added does not matter. ---- */
+ * memory holds, and to several copies of them where they are few. It holds whole numbers of a unit, of which most
+ * elements are some: those of SUMS_EXPONENTS exponents, which a sample says; where places are few, of the units after
+ * it too. All others add to the cells of exact.cuh at once, which takes long where many meet. So nothing is rounded
+ * before all is joined, and the order of what is added does not matter. ---- */
 #define SUMS_EXPONENTS 7 /* an element is less than 2^30 units */
 #define SUMS_CARRIES (1 << 14)
 constexpr int SUMS_EACH = CUDA_SUMS_BATCH / CUDA_SUMS_THREADS;
 struct block_sums {
-    block_words low;     /* [width], in two's complement */
+    block_words low;     /* [width], of which [units][copies][places] are used; in two's complement */
     block_words carries; /* [width / 2]: of two sums, how often each passed 2^31 upwards, less how often downwards, but
-                          * for SUMS_CARRIES of them that went to the cells; the second in units of 2^16 */
-    int exponent;        /* of the unit */
+                          * for SUMS_CARRIES of them that went to the cells; the second in steps of 2^16 */
+    int exponent;        /* of the first unit */
+    int across;          /* sums from one unit to the next */
 };
 /* How elements are read, one from another, and the place that an index means; `check` tells of one without a place. */
-template <class T> struct lines_of { /* side by side */
+template <class T> struct lines_of { /* a.lines: side by side, indices of T */
     typedef T raw;
     static METHOD T index(const cuda_index_args &a, int64_t i) { return ((const T *)a.index)[i]; }
     static METHOD float value(const cuda_index_args &a, int64_t i) { return ((const float *)a.in)[i]; }
@@ -269,21 +271,20 @@ template <class R> struct sums_batch {
         }
     }
 };
-/* Counts samples of each exponent, and finds the unit of which most are some. */
-DEVICE int unit_of_sums(const cuda_index_args &a) {
+/* Counts samples of each exponent, and finds the first unit, with which most of them are some of a unit's. */
+DEVICE int first_unit(const cuda_index_args &a) {
     SHARED uint32_t counts[256];
     SHARED uint32_t best;
-    const int t = thread_index();
+    const int t = thread_index(), exponents = a.units * SUMS_EXPONENTS;
     if (t < 256) counts[t] = 0;
     if (t == 0) best = 0;
     barrier();
     const float sample = ((const float *)a.in)[a.count / CUDA_SUMS_THREADS * t * a.dense_step];
     count_up(&counts[bits_of_float(sample) >> 23 & 255]);
     barrier();
-    if (t > 0 && t <= SUM_LAST) {
+    if (t > 0 && t <= SUM_LAST + SUMS_EXPONENTS - exponents) {
         uint32_t count = 0;
-        UNROLL for (int e = 0; e < SUMS_EXPONENTS; e++)
-            count += counts[t + e];
+        for (int e = 0; e < exponents; e++) count += counts[t + e];
         raise_to(&best, count << 8 | (uint32_t)t); /* of equals the largest: its sums pass 2^31 last */
     }
     barrier();
@@ -292,32 +293,39 @@ DEVICE int unit_of_sums(const cuda_index_args &a) {
 DEVICE void add_to_cell(const cuda_index_args &a, int place, sum_part part) {
     add_number(&a.cells[part.cell * a.size + place], part.value);
 }
+DEVICE void add_units(const cuda_index_args &a, int place, int64_t units, int exponent) {
+    const sum_parts parts = sum_parts_of(units, exponent);
+    add_to_cell(a, place, parts.low);
+    add_to_cell(a, place, parts.high);
+}
 DEVICE int carries_of(uint32_t pair, int which) {
     const int first = (int16_t)pair;
     return which ? (int16_t)((pair - (uint32_t)first) >> 16) : first;
 }
 /* A sum of the block passed 2^31, or -2^31. */
-DEVICE void carry_sum(const cuda_index_args &a, const block_sums &b, int at, int place, bool down) {
+DEVICE void carry_sum(const cuda_index_args &a, const block_sums &b, int at, int place, int exponent, bool down) {
     const uint32_t one = at % 2 ? 1u << 16 : 1u, pair = add_to(b.carries, at / 2, down ? 0 - one : one);
     const int carries = carries_of(pair, at % 2) + (down ? -1 : 1);
     if (carries != SUMS_CARRIES && carries != -SUMS_CARRIES) return;
     add_to(b.carries, at / 2, 0 - (uint32_t)carries * one);
-    const sum_parts parts = sum_parts_of(carries * ((int64_t)1 << 32), b.exponent);
-    add_to_cell(a, place, parts.low);
-    add_to_cell(a, place, parts.high);
+    add_units(a, place, carries * ((int64_t)1 << 32), exponent);
 }
-/* at: where the block has the sum of the place. */
-DEVICE void add_to_sum(const cuda_index_args &a, const block_sums &b, int at, int place, float x) {
+/* at: where the block has the place's sum of the first unit. WIDE: there are others. */
+template <bool WIDE> DEVICE void add_to_sum(const cuda_index_args &a, const block_sums &b, int at, int place, float x) {
     const uint32_t bits = bits_of_float(x), above = (bits & 0x7fffffff) - ((uint32_t)b.exponent << 23);
-    if (above < SUMS_EXPONENTS << 23) {
-        const uint32_t size = (bits & 0x7fffff | 0x800000) << (above >> 23), units = bits >> 31 ? 0 - size : size;
+    if (above < (WIDE ? CUDA_SUMS_UNITS : 1) * SUMS_EXPONENTS << 23) {
+        const uint32_t unit = WIDE ? (above >> 23) / SUMS_EXPONENTS : 0, by = (above >> 23) - unit * SUMS_EXPONENTS;
+        const uint32_t size = (bits & 0x7fffff | 0x800000) << by, units = bits >> 31 ? 0 - size : size;
+        at += (int)unit * b.across;
         const uint32_t before = add_to(b.low, at, units), after = before + units;
-        if (((before ^ after) & (units ^ after)) >> 31) carry_sum(a, b, at, place, bits >> 31);
+        if (((before ^ after) & (units ^ after)) >> 31)
+            carry_sum(a, b, at, place, b.exponent + (int)unit * SUMS_EXPONENTS, bits >> 31);
     } else if (bits << 1) {
         add_to_cell(a, place, sum_part_of(x));
     }
 }
-template <class R> DEVICE void sum_segment(const cuda_index_args &a, const block_sums &b, int first, int places) {
+template <class R, bool WIDE>
+DEVICE void sum_segment(const cuda_index_args &a, const block_sums &b, int first, int places) {
     const int64_t begin = block_index() / a.parts * a.segment;
     const int copy = thread_index() % a.copies * places - first;
     int64_t at = begin + thread_index();
@@ -329,36 +337,47 @@ template <class R> DEVICE void sum_segment(const cuda_index_args &a, const block
         next.load(a, at, count);
         UNROLL for (int e = 0; e < SUMS_EACH; e++) {
             const typename R::raw place = R::place(a, those.index[e]);
-            if (place >= first && place < first + places)
-                add_to_sum(a, b, (int)place + copy, (int)place, those.value[e]);
+            if (place >= (typename R::raw)first && place < (typename R::raw)(first + places))
+                add_to_sum<WIDE>(a, b, (int)place + copy, (int)place, those.value[e]);
             else R::check(a, those.index[e]);
         }
     }
 }
-/* What the block has of its places. */
-DEVICE void store_sums(const cuda_index_args &a, const uint32_t *low, int first, int places) {
+template <bool WIDE> DEVICE void sum_lines(const cuda_index_args &a, const block_sums &b, int first, int places) {
+    if (a.index_type == GM_T_I32) sum_segment<lines_of<int32_t>, WIDE>(a, b, first, places);
+    else if (a.index_type == GM_T_U32) sum_segment<lines_of<uint32_t>, WIDE>(a, b, first, places);
+    else sum_segment<lines_of<int64_t>, WIDE>(a, b, first, places);
+}
+/* What the block has of a place, from `at` on. */
+DEVICE int64_t sum_of_copies(const cuda_index_args &a, const uint32_t *low, int at, int places) {
+    int64_t sum = 0;
+    for (int c = 0; c < a.copies; c++, at += places)
+        sum += carries_of(low[a.width + at / 2], at % 2) * ((int64_t)1 << 32) + (int32_t)low[at];
+    return sum;
+}
+/* Stores what the block has, and adds what is of other units than the first to the cells. */
+DEVICE void store_sums(const cuda_index_args &a, const block_sums &b, const uint32_t *low, int first, int places) {
     int64_t *sums = a.sums + block_index() / a.parts * a.size + first;
-    for (int place = thread_index(); place < places; place += CUDA_SUMS_THREADS) {
-        int64_t sum = 0;
-        for (int at = place; at < a.copies * places; at += places)
-            sum += carries_of(low[a.width + at / 2], at % 2) * ((int64_t)1 << 32) + (int32_t)low[at];
-        sums[place] = sum;
+    for (int i = thread_index(); i < places * a.units; i += CUDA_SUMS_THREADS) {
+        const int unit = i / places, place = i - unit * places;
+        const int64_t sum = sum_of_copies(a, low, unit * b.across + place, places);
+        if (unit == 0) sums[place] = sum;
+        else if (sum) add_units(a, first + place, sum, b.exponent + unit * SUMS_EXPONENTS);
     }
 }
 KERNEL(gm_scatter_sums, cuda_index_args, CUDA_SUMS_THREADS) {
     uint32_t *const low = (uint32_t *)block_memory();
-    const block_sums b = {words_at(low), words_at(low + a.width), unit_of_sums(a)};
     const int first = (int)(block_index() % a.parts) * a.places;
     const int rest = (int)a.size - first, places = rest < a.places ? rest : a.places;
-    const bool lines = a.index_step == 1 && a.dense_step == 1;
+    const block_sums b = {words_at(low), words_at(low + a.width), first_unit(a), a.copies * places};
     for (int i = thread_index(); i < a.width + a.width / 2; i += CUDA_SUMS_THREADS) low[i] = 0;
     if (block_index() == 0 && thread_index() == 0) a.cells[CUDA_SUM_CELLS * a.size] = b.exponent;
     barrier();
-    if (lines && a.index_type == GM_T_I32) sum_segment<lines_of<int32_t>>(a, b, first, places);
-    else if (lines && a.index_type == GM_T_I64) sum_segment<lines_of<int64_t>>(a, b, first, places);
-    else sum_segment<all_others>(a, b, first, places);
+    if (!a.lines) sum_segment<all_others, false>(a, b, first, places);
+    else if (a.units > 1) sum_lines<true>(a, b, first, places);
+    else sum_lines<false>(a, b, first, places);
     barrier();
-    store_sums(a, low, first, places);
+    store_sums(a, b, low, first, places);
 }
 /* What was there, the segments' sums and the cells; a thread for each place reads ahead. */
 KERNEL(gm_scatter_join, cuda_index_args, CUDA_THREADS) {

@@ -129,6 +129,7 @@ static void launch_scatter(const void *args, int64_t begin, int64_t end) {
 #define LEAST_WIDTH 16384   /* on others */
 #define LEAST_SEGMENT (4 * CUDA_SUMS_BATCH)
 #define MOST_COPIES 32
+#define UNITS_PLACES 2048 /* up to which there is room for several units */
 typedef struct {
     gm_scatter_args a;
     int64_t *sums, *cells;
@@ -163,7 +164,10 @@ static void launch_sums(const void *args, int64_t begin, int64_t end) {
     p.width = sums_memory(MOST_WIDTH) <= cuda_block_memory() ? MOST_WIDTH : LEAST_WIDTH;
     p.parts = (int32_t)blocks_of(size, p.width);
     p.places = (int32_t)blocks_of(size, p.parts);
-    p.copies = (int32_t)least(p.width / p.places, MOST_COPIES);
+    p.lines = p.index_step == 1 && p.dense_step == 1 &&
+              (p.index_type == GM_T_I32 || p.index_type == GM_T_U32 || p.index_type == GM_T_I64);
+    p.units = p.lines && p.places <= UNITS_PLACES ? CUDA_SUMS_UNITS : 1;
+    p.copies = (int32_t)least(p.width / (p.units * p.places), MOST_COPIES);
     p.sums = job->sums;
     p.cells = job->cells;
     for (int64_t first = 0; first < count; first += MOST_SUMS) {

@@ -405,16 +405,17 @@ static void device_sums(const sums_operands *o, const gm_scatter_args *h, gm_ind
         failed++;
     copy_bytes(got, d.out, (size_t)h->size * 4);
 }
-/* Finite. */
-static float any_float(void) {
-    const uint32_t bits = (uint32_t)below(255) << 23 | (uint32_t)below(1 << 23) | (uint32_t)below(2) << 31;
+/* Of exponents from `low` to `high`. */
+static float any_float(int low, int high) {
+    const uint32_t bits = (uint32_t)(low + below(high - low + 1)) << 23 | (uint32_t)below(1 << 23) |
+                          (uint32_t)below(2) << 31;
     float x;
     memcpy(&x, &bits, 4);
     return x;
 }
 /* To each place a number, a small one, and pairs that cancel, of any exponents: what is left is the sum of the first
  * two and what was there. */
-static void check_wide_sums(int64_t size) {
+static void check_wide_sums(int64_t size, int low, int high) {
     const int64_t pairs = (((int64_t)1 << 18) - 2 * size) / 2, count = 2 * (size + pairs);
     gm_index_fault *words = fault_words();
     const sums_operands o = operands_of_sums(count, size);
@@ -424,7 +425,7 @@ static void check_wide_sums(int64_t size) {
     char *got = host_memory((size_t)size * 4);
     for (int64_t p = 0; p < size; p++) {
         index[p] = index[size + p] = (int32_t)p;
-        in[p] = any_float();
+        in[p] = any_float(low, high);
         out[p] = ldexpf(in[p], (int)below(56) - 28);
         small[p] = 0;
         if (isinf(out[p]))
@@ -440,7 +441,7 @@ static void check_wide_sums(int64_t size) {
     }
     for (int64_t i = 2 * size; i < count; i += 2) {
         index[i] = index[i + 1] = (int32_t)below(size);
-        in[i] = any_float();
+        in[i] = any_float(low, high);
         in[i + 1] = -in[i];
     }
     const gm_scatter_args h = sums_arguments(&o, GM_T_I32, count, size, 1, &words[0]);
@@ -509,8 +510,10 @@ static void check_scatter_sums(void) {
         }
         compare_sums(&h, before, (const float *)got);
     }
-    check_wide_sums(60000);
-    check_wide_sums(300);
+    check_wide_sums(60000, 0, 254);
+    check_wide_sums(300, 0, 254);
+    check_wide_sums(300, 0, 8);
+    check_wide_sums(300, 240, 254);
     free_memory();
     check_large_sums();
     free_memory();
