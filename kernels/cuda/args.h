@@ -254,14 +254,19 @@ typedef struct {
     uint32_t *starts;
     uint64_t limit;
     bool wide;
-    /* sums to few places: a block sums `segment` elements to one of `parts` of the places, `places` of them, `copies`
-     * times, in room for `width`, a power of two; sums: [segments][size]. */
-    int32_t width, parts, places, copies;
+    /* sums to few places: a block sums `segment` elements to one of `parts` of the places, `places` of them, of `units`
+     * units (1, or CUDA_SUMS_UNITS of `lines`: side by side, indices of i32, u32 or i64), `copies` times, in room for
+     * `width`, an even number; sums: [segments][size]; cells: [CUDA_SUM_CELLS][size] of exact.cuh, zeros, and the
+     * exponent of the unit of sums. */
+    bool lines;
+    int32_t width, parts, places, units, copies;
     int64_t segment, segments;
-    float *sums;
+    int64_t *sums, *cells;
 } cuda_index_args;
 #define CUDA_SUMS_THREADS 1024
-#define CUDA_SUMS_BATCH 4096 /* elements that a block adds at once */
+#define CUDA_SUMS_BATCH 4096 /* elements that a block reads at once */
+#define CUDA_SUMS_UNITS 5
+#define CUDA_SUM_CELLS 18
 
 /* ---- layers: those of the contract where these hold no pointer to memory of the host ---- */
 typedef struct {

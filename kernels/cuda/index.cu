@@ -1,6 +1,7 @@
 /* index.cu - elements chosen by index arrays. Where several indices of a scatter meet, they come in the order of i: the
  * positions were sorted before, stably, and one thread takes those of a place one after another. Sums of many float32
- * to few places have another order, which is fixed too. */
+ * to few places are exact, and so have no order. */
+#include "exact.cuh"
 #include "functions.cuh"
 
 #define NOWHERE INT64_MIN
@@ -223,227 +224,176 @@ KERNEL(gm_scatter, cuda_index_args, CUDA_THREADS) {
 }
 
 /* ---- sums of many float32 to few places: a block sums a segment of the elements to a part of the places, which its
- * memory holds, and to several copies of them where they are few. Of a batch's elements whose places share a slot the
- * first adds, then the first of the others; what is left waits on lists, which one warp goes through before the next
- * batch adds. So what comes to a place comes in one order, which follows from the indices alone; sums begin at -0,
- * which changes nothing. ---- */
-#define SUMS_CLAIMS 512
-#define SUMS_TRIES 3 /* of a batch, before what is left waits */
-#define SUMS_MANY 4  /* of one place, that are added up before they are added to it */
-constexpr int SUMS_EACH = CUDA_SUMS_BATCH / CUDA_SUMS_THREADS, SUMS_LIST = SUMS_EACH * WARP;
+ * memory holds, and to several copies of them where they are few. It holds whole numbers of a unit, of which most
+ * elements are some: those of SUMS_EXPONENTS exponents, which a sample says; where places are few, of the units after
+ * it too. All others add to the cells of exact.cuh at once, which takes long where many meet. So nothing is rounded
+ * before all is joined, and the order of what is added does not matter. ---- */
+#define SUMS_EXPONENTS 7 /* an element is less than 2^30 units */
+#define SUMS_CARRIES (1 << 14)
+constexpr int SUMS_EACH = CUDA_SUMS_BATCH / CUDA_SUMS_THREADS;
 struct block_sums {
-    float *sums;                 /* [width] */
-    uint32_t *slots, *claims;    /* [width / 2], [SUMS_CLAIMS]: the number of who came last, the first of them */
-    float *values;               /* of those that wait, [warps][SUMS_LIST] */
-    uint16_t *places, *order;    /* of the same; where they are, one after another */
-    uint32_t *counts, slot_mask; /* counts: of each warp's list */
+    block_words low;     /* [width], of which [units][copies][places] are used; in two's complement */
+    block_words carries; /* [width / 2]: of two sums, how often each passed 2^31 upwards, less how often downwards, but
+                          * for SUMS_CARRIES of them that went to the cells; the second in steps of 2^16 */
+    int exponent;        /* of the first unit */
+    int across;          /* sums from one unit to the next */
 };
-DEVICE block_sums block_sums_of(const cuda_index_args &a, uint32_t *counts, uint32_t *claims) {
-    block_sums b;
-    b.sums = (float *)block_memory();
-    b.slots = (uint32_t *)(b.sums + a.width);
-    b.values = (float *)(b.slots + a.width / 2);
-    b.places = (uint16_t *)(b.values + CUDA_SUMS_BATCH);
-    b.order = b.places + CUDA_SUMS_BATCH;
-    b.counts = counts;
-    b.claims = claims;
-    b.slot_mask = (uint32_t)(a.width / 2 - 1);
-    for (int i = thread_index(); i < a.width; i += CUDA_SUMS_THREADS) b.sums[i] = -0.0f;
-    for (int i = thread_index(); i < a.width / 2; i += CUDA_SUMS_THREADS) b.slots[i] = 0;
-    for (int i = thread_index(); i < SUMS_CLAIMS; i += CUDA_SUMS_THREADS) claims[i] = 0;
-    if (thread_index() < WARP) counts[thread_index()] = 0; /* of warps that are not there, too */
-    barrier();
-    return b;
-}
-/* Elements that wait, of a lane; bit e of waits: the e-th still does. */
-struct waiting_sums {
-    uint32_t place[SUMS_EACH], waits = 0;
-    float value[SUMS_EACH];
-    /* The first of each claim; own: the number of the lane's first element, larger than all before. */
-    METHOD void add_claimed(const block_sums &b, uint32_t own) {
-        UNROLL for (int e = 0; e < SUMS_EACH; e++)
-            if (waits >> e & 1) raise_to(&b.claims[place[e] % SUMS_CLAIMS], own - e * WARP);
-        warp_barrier();
-        UNROLL for (int e = 0; e < SUMS_EACH; e++)
-            if (waits >> e & 1 && b.claims[place[e] % SUMS_CLAIMS] == own - e * WARP) {
-                b.sums[place[e]] += value[e];
-                waits &= ~(1u << e);
-            }
-        warp_barrier();
-    }
-    /* All of a place, where many lanes wait for it: the place of the first lane that waits. */
-    METHOD void add_chosen(const block_sums &b) {
-        const uint32_t left = lanes_where(waits != 0);
-        if (count_bits(left) < SUMS_MANY) return;
-        const int leader = count_bits((left & (0u - left)) - 1);
-        uint32_t chosen = 0, those = 0;
-        UNROLL for (int e = SUMS_EACH - 1; e >= 0; e--)
-            if (waits >> e & 1) chosen = place[e];
-        chosen = lane_of(chosen, leader);
-        float sum = -0.0f;
-        UNROLL for (int e = 0; e < SUMS_EACH; e++) {
-            if (!(waits >> e & 1) || place[e] != chosen) continue;
-            those |= 1u << e;
-            sum += value[e];
-        }
-        if (count_bits(lanes_where(those != 0)) < SUMS_MANY) return;
-        UNROLL for (int by = WARP / 2; by > 0; by /= 2)
-            sum += lane_xor(sum, by);
-        if (thread_index() % WARP == leader) b.sums[chosen] += sum;
-        waits &= ~those;
-        warp_barrier();
-    }
-};
-/* Adds what waits on the lists, by one warp. turn: how often it has claimed places. */
-DEVICE void add_waiting(const block_sums &b, uint32_t &turn) {
-    const int lane = thread_index() % WARP;
-    const uint32_t count = b.counts[lane];
-    uint32_t through = count;
-    UNROLL for (int by = 1; by < WARP; by *= 2) {
-        const uint32_t other = lane_up(through, by);
-        if (lane >= by) through += other;
-    }
-    const uint32_t total = lane_of(through, WARP - 1);
-    if (total == 0) return;
-    for (uint32_t i = 0; i < count; i++) b.order[through - count + i] = (uint16_t)(lane * SUMS_LIST + i);
-    warp_barrier();
-    for (uint32_t first = 0; first < total; first += SUMS_LIST) {
-        waiting_sums those;
-        UNROLL for (int e = 0; e < SUMS_EACH; e++) {
-            const uint32_t i = first + e * WARP + lane, from = i < total ? b.order[i] : 0;
-            those.place[e] = i < total ? b.places[from] : 0;
-            those.value[e] = i < total ? b.values[from] : -0.0f;
-            those.waits |= (uint32_t)(i < total) << e;
-        }
-        while (lanes_where(those.waits != 0)) {
-            those.add_claimed(b, ++turn * SUMS_LIST + SUMS_LIST - 1 - lane);
-            those.add_chosen(b);
-        }
-    }
-}
-/* How indices are read, and the index along the axis that one of them means, or -1. Steps between them are short. */
-template <class T> struct plain_indices {
+/* How elements are read, one from another, and the place that an index means; `check` tells of one without a place. */
+template <class T> struct lines_of { /* a.lines: side by side, indices of T */
     typedef T raw;
-    static METHOD T load(const cuda_index_args &a, int64_t first, int by) {
-        return ((const T *)a.index + first * a.index_step)[by * (int)a.index_step];
-    }
-    static METHOD int index(const cuda_index_args &a, T x) {
-        const T v = x < 0 ? x + (T)a.size : x;
-        if (v >= 0 && v < (T)a.size) return (int)v;
-        tell_fault(a.fault, (int64_t)x);
-        return -1;
+    static METHOD T index(const cuda_index_args &a, int64_t i) { return ((const T *)a.index)[i]; }
+    static METHOD float value(const cuda_index_args &a, int64_t i) { return ((const float *)a.in)[i]; }
+    static METHOD T place(const cuda_index_args &a, T x) { return x < 0 ? x + (T)a.size : x; }
+    static METHOD void check(const cuda_index_args &a, T x) {
+        if (place(a, x) < 0 || place(a, x) >= (T)a.size) tell_fault(a.fault, (int64_t)x);
     }
 };
-struct any_indices {
-    typedef int raw;
-    static METHOD int load(const cuda_index_args &a, int64_t first, int by) {
-        const int64_t index = index_of(a, (first + by) * a.index_step);
-        return index == NOWHERE ? -1 : (int)index;
+struct all_others {
+    typedef int32_t raw;
+    static METHOD int32_t index(const cuda_index_args &a, int64_t i) {
+        const int64_t index = index_of(a, i * a.index_step);
+        return index == NOWHERE ? -1 : (int32_t)index;
     }
-    static METHOD int index(const cuda_index_args &, int index) { return index; }
+    static METHOD float value(const cuda_index_args &a, int64_t i) { return ((const float *)a.in)[i * a.dense_step]; }
+    static METHOD int32_t place(const cuda_index_args &, int32_t x) { return x; }
+    static METHOD void check(const cuda_index_args &, int32_t) {}
 };
-/* A thread's elements of a batch, which are read while the batch before is added: from `first` on, of `count`. */
-template <class I> struct sums_batch {
-    typename I::raw index[SUMS_EACH];
+/* A thread's elements of a batch, which are read while the batch before is added: from `first` on, of `count`. What is
+ * not there is -0. */
+template <class R> struct sums_batch {
+    typename R::raw index[SUMS_EACH];
     float value[SUMS_EACH];
     METHOD void load(const cuda_index_args &a, int64_t first, int count) {
-        const float *in = (const float *)a.in + first * a.dense_step;
         UNROLL for (int e = 0; e < SUMS_EACH; e++) {
             const int by = e * CUDA_SUMS_THREADS;
-            index[e] = by < count ? I::load(a, first, by) : 0;
-            value[e] = by < count ? in[by * (int)a.dense_step] : -0.0f;
+            index[e] = by < count ? R::index(a, first + by) : 0;
+            value[e] = by < count ? R::value(a, first + by) : -0.0f;
         }
     }
 };
-/* Of a batch's elements that are left, those that come first to their slots add. own: what the first element of this
- * thread raised its slot to. The result: which are left now. */
-DEVICE uint32_t add_first(const block_sums &b, const int (&place)[SUMS_EACH], const float (&value)[SUMS_EACH],
-                          uint32_t own, uint32_t left) {
-    UNROLL for (int e = 0; e < SUMS_EACH; e++)
-        if (left >> e & 1 && b.slots[place[e] & b.slot_mask] == own - e * CUDA_SUMS_THREADS) {
-            b.sums[place[e]] += value[e];
-            left &= ~(1u << e);
-        }
-    return left;
-}
-/* Those that are left go to the warp's list. */
-DEVICE void list_waiting(const block_sums &b, const int (&place)[SUMS_EACH], const float (&value)[SUMS_EACH],
-                         uint32_t left) {
-    const int warp = thread_index() / WARP;
-    const uint32_t earlier = (1u << thread_index() % WARP) - 1;
-    uint32_t waiting = 0;
-    UNROLL for (int e = 0; e < SUMS_EACH; e++) {
-        const bool waits = left >> e & 1;
-        const uint32_t all = lanes_where(waits), at = warp * SUMS_LIST + waiting + count_bits(all & earlier);
-        if (waits) {
-            b.places[at] = (uint16_t)place[e];
-            b.values[at] = value[e];
-        }
-        waiting += (uint32_t)count_bits(all);
-    }
-    if (thread_index() % WARP == 0) b.counts[warp] = waiting;
-}
-template <class I> DEVICE void sum_segment(const cuda_index_args &a, const block_sums &b) {
-    const int64_t segment = block_index() / a.parts;
-    const int first_place = (int)(block_index() % a.parts) * a.places, rest = (int)a.size - first_place;
-    const int places = rest < a.places ? rest : a.places, copy = thread_index() % a.copies * places;
-    int64_t at = segment * a.segment + thread_index();
-    int count = (int)(a.segment < a.count - segment * a.segment ? a.segment : a.count - segment * a.segment);
-    uint32_t own = CUDA_SUMS_BATCH - 1 - thread_index(), turn = 0;
-    sums_batch<I> next;
-    next.load(a, at, count - thread_index());
-    for (; count > 0; count -= CUDA_SUMS_BATCH, at += CUDA_SUMS_BATCH) {
-        int place[SUMS_EACH];
-        float value[SUMS_EACH];
-        uint32_t left = 0;
-        UNROLL for (int e = 0; e < SUMS_EACH; e++) {
-            const bool is_there = e * CUDA_SUMS_THREADS < count - thread_index();
-            place[e] = (is_there ? I::index(a, next.index[e]) : -1) - first_place;
-            if ((uint32_t)place[e] < (uint32_t)places) left |= 1u << e;
-            place[e] += copy;
-            value[e] = next.value[e];
-        }
-        next.load(a, at + CUDA_SUMS_BATCH, count - CUDA_SUMS_BATCH - thread_index());
-        for (int t = 0; t < SUMS_TRIES; t++) {
-            own += CUDA_SUMS_BATCH;
-            UNROLL for (int e = 0; e < SUMS_EACH; e++)
-                if (left >> e & 1) raise_to(&b.slots[place[e] & b.slot_mask], own - e * CUDA_SUMS_THREADS);
-            if (t == 0 && thread_index() < WARP) add_waiting(b, turn);
-            barrier();
-            left = add_first(b, place, value, own, left);
-            if (t + 1 < SUMS_TRIES) barrier();
-        }
-        list_waiting(b, place, value, left);
-        barrier();
-    }
-    if (thread_index() < WARP) add_waiting(b, turn);
+/* Counts samples of each exponent, and finds the first unit, with which most of them are some of a unit's. */
+DEVICE int first_unit(const cuda_index_args &a) {
+    SHARED uint32_t counts[256];
+    SHARED uint32_t best;
+    const int t = thread_index(), exponents = a.units * SUMS_EXPONENTS;
+    if (t < 256) counts[t] = 0;
+    if (t == 0) best = 0;
     barrier();
-    for (int place = thread_index(); place < places; place += CUDA_SUMS_THREADS) {
-        float sum = -0.0f;
-        for (int c = 0; c < a.copies; c++) sum += b.sums[c * places + place];
-        a.sums[segment * a.size + first_place + place] = sum;
+    const float sample = ((const float *)a.in)[a.count / CUDA_SUMS_THREADS * t * a.dense_step];
+    count_up(&counts[bits_of_float(sample) >> 23 & 255]);
+    barrier();
+    if (t > 0 && t <= SUM_LAST + SUMS_EXPONENTS - exponents) {
+        uint32_t count = 0;
+        for (int e = 0; e < exponents; e++) count += counts[t + e];
+        raise_to(&best, count << 8 | (uint32_t)t); /* of equals the largest: its sums pass 2^31 last */
+    }
+    barrier();
+    return (int)(best & 255);
+}
+DEVICE void add_to_cell(const cuda_index_args &a, int place, sum_part part) {
+    add_number(&a.cells[part.cell * a.size + place], part.value);
+}
+DEVICE void add_units(const cuda_index_args &a, int place, int64_t units, int exponent) {
+    const sum_parts parts = sum_parts_of(units, exponent);
+    add_to_cell(a, place, parts.low);
+    add_to_cell(a, place, parts.high);
+}
+DEVICE int carries_of(uint32_t pair, int which) {
+    const int first = (int16_t)pair;
+    return which ? (int16_t)((pair - (uint32_t)first) >> 16) : first;
+}
+/* A sum of the block passed 2^31, or -2^31. */
+DEVICE void carry_sum(const cuda_index_args &a, const block_sums &b, int at, int place, int exponent, bool down) {
+    const uint32_t one = at % 2 ? 1u << 16 : 1u, pair = add_to(b.carries, at / 2, down ? 0 - one : one);
+    const int carries = carries_of(pair, at % 2) + (down ? -1 : 1);
+    if (carries != SUMS_CARRIES && carries != -SUMS_CARRIES) return;
+    add_to(b.carries, at / 2, 0 - (uint32_t)carries * one);
+    add_units(a, place, carries * ((int64_t)1 << 32), exponent);
+}
+/* at: where the block has the place's sum of the first unit. WIDE: there are others. */
+template <bool WIDE> DEVICE void add_to_sum(const cuda_index_args &a, const block_sums &b, int at, int place, float x) {
+    const uint32_t bits = bits_of_float(x), above = (bits & 0x7fffffff) - ((uint32_t)b.exponent << 23);
+    if (above < (WIDE ? CUDA_SUMS_UNITS : 1) * SUMS_EXPONENTS << 23) {
+        const uint32_t unit = WIDE ? (above >> 23) / SUMS_EXPONENTS : 0, by = (above >> 23) - unit * SUMS_EXPONENTS;
+        const uint32_t size = (bits & 0x7fffff | 0x800000) << by, units = bits >> 31 ? 0 - size : size;
+        at += (int)unit * b.across;
+        const uint32_t before = add_to(b.low, at, units), after = before + units;
+        if (((before ^ after) & (units ^ after)) >> 31)
+            carry_sum(a, b, at, place, b.exponent + (int)unit * SUMS_EXPONENTS, bits >> 31);
+    } else if (bits << 1) {
+        add_to_cell(a, place, sum_part_of(x));
+    }
+}
+template <class R, bool WIDE>
+DEVICE void sum_segment(const cuda_index_args &a, const block_sums &b, int first, int places) {
+    const int64_t begin = block_index() / a.parts * a.segment;
+    const int copy = thread_index() % a.copies * places - first;
+    int64_t at = begin + thread_index();
+    int count = (int)(a.segment < a.count - begin ? a.segment : a.count - begin) - thread_index();
+    sums_batch<R> next;
+    for (next.load(a, at, count); count > 0;) {
+        const sums_batch<R> those = next;
+        at += CUDA_SUMS_BATCH, count -= CUDA_SUMS_BATCH;
+        next.load(a, at, count);
+        UNROLL for (int e = 0; e < SUMS_EACH; e++) {
+            const typename R::raw place = R::place(a, those.index[e]);
+            if (place >= (typename R::raw)first && place < (typename R::raw)(first + places))
+                add_to_sum<WIDE>(a, b, (int)place + copy, (int)place, those.value[e]);
+            else R::check(a, those.index[e]);
+        }
+    }
+}
+template <bool WIDE> DEVICE void sum_lines(const cuda_index_args &a, const block_sums &b, int first, int places) {
+    if (a.index_type == GM_T_I32) sum_segment<lines_of<int32_t>, WIDE>(a, b, first, places);
+    else if (a.index_type == GM_T_U32) sum_segment<lines_of<uint32_t>, WIDE>(a, b, first, places);
+    else sum_segment<lines_of<int64_t>, WIDE>(a, b, first, places);
+}
+/* What the block has of a place, from `at` on. */
+DEVICE int64_t sum_of_copies(const cuda_index_args &a, const uint32_t *low, int at, int places) {
+    int64_t sum = 0;
+    for (int c = 0; c < a.copies; c++, at += places)
+        sum += carries_of(low[a.width + at / 2], at % 2) * ((int64_t)1 << 32) + (int32_t)low[at];
+    return sum;
+}
+/* Stores what the block has, and adds what is of other units than the first to the cells. */
+DEVICE void store_sums(const cuda_index_args &a, const block_sums &b, const uint32_t *low, int first, int places) {
+    int64_t *sums = a.sums + block_index() / a.parts * a.size + first;
+    for (int i = thread_index(); i < places * a.units; i += CUDA_SUMS_THREADS) {
+        const int unit = i / places, place = i - unit * places;
+        const int64_t sum = sum_of_copies(a, low, unit * b.across + place, places);
+        if (unit == 0) sums[place] = sum;
+        else if (sum) add_units(a, first + place, sum, b.exponent + unit * SUMS_EXPONENTS);
     }
 }
 KERNEL(gm_scatter_sums, cuda_index_args, CUDA_SUMS_THREADS) {
-    SHARED uint32_t counts[WARP];
-    SHARED uint32_t claims[SUMS_CLAIMS];
-    const block_sums b = block_sums_of(a, counts, claims);
-    if (a.index_type == GM_T_I32) sum_segment<plain_indices<int32_t>>(a, b);
-    else if (a.index_type == GM_T_I64) sum_segment<plain_indices<int64_t>>(a, b);
-    else sum_segment<any_indices>(a, b);
+    uint32_t *const low = (uint32_t *)block_memory();
+    const int first = (int)(block_index() % a.parts) * a.places;
+    const int rest = (int)a.size - first, places = rest < a.places ? rest : a.places;
+    const block_sums b = {words_at(low), words_at(low + a.width), first_unit(a), a.copies * places};
+    for (int i = thread_index(); i < a.width + a.width / 2; i += CUDA_SUMS_THREADS) low[i] = 0;
+    if (block_index() == 0 && thread_index() == 0) a.cells[CUDA_SUM_CELLS * a.size] = b.exponent;
+    barrier();
+    if (!a.lines) sum_segment<all_others, false>(a, b, first, places);
+    else if (a.units > 1) sum_lines<true>(a, b, first, places);
+    else sum_lines<false>(a, b, first, places);
+    barrier();
+    store_sums(a, b, low, first, places);
 }
-/* What was there and the segments' sums, in their order; a thread for each place reads ahead. */
+/* What was there, the segments' sums and the cells; a thread for each place reads ahead. */
 KERNEL(gm_scatter_join, cuda_index_args, CUDA_THREADS) {
     constexpr int AHEAD = 16;
     const int64_t place = block_index() * CUDA_THREADS + thread_index();
     if (place >= a.size) return;
-    float *out = (float *)a.out + place * a.step, sum = *out;
+    int64_t units = 0, cell[CUDA_SUM_CELLS];
     for (int64_t first = 0; first < a.segments; first += AHEAD) {
-        float next[AHEAD];
+        int64_t next[AHEAD];
         UNROLL for (int e = 0; e < AHEAD; e++)
-            next[e] = first + e < a.segments ? a.sums[(first + e) * a.size + place] : -0.0f;
+            next[e] = first + e < a.segments ? a.sums[(first + e) * a.size + place] : 0;
         UNROLL for (int e = 0; e < AHEAD; e++)
-            sum += next[e];
+            units += next[e];
     }
-    *out = sum;
+    UNROLL for (int i = 0; i < CUDA_SUM_CELLS; i++)
+        cell[i] = a.cells[i * a.size + place];
+    float *out = (float *)a.out + place * a.step;
+    *out = rounded_sum(cell, units, (int)a.cells[CUDA_SUM_CELLS * a.size], *out);
 }

@@ -124,52 +124,65 @@ static void launch_scatter(const void *args, int64_t begin, int64_t end) {
 /* ---- sums of many float32 to few places ---- */
 #define FEW_PLACES 65536
 #define MANY_SUMS (1 << 18)
-#define MOST_WIDTH 32768 /* places that a block has on cards with memory for them */
-#define LEAST_WIDTH 8192 /* on others */
+#define MOST_SUMS (1 << 24) /* that the cells of exact.cuh hold: what is more is added later */
+#define MOST_WIDTH 32768    /* places that a block has on cards with memory for them */
+#define LEAST_WIDTH 16384   /* on others */
 #define LEAST_SEGMENT (4 * CUDA_SUMS_BATCH)
-#define MOST_SEGMENT (1 << 24) /* for which index.cu's numbers of 32 bits are enough */
-#define MOST_COPIES 256
-#define LONG_STEP (INT32_MAX / CUDA_SUMS_BATCH)
+#define MOST_COPIES 32
+#define UNITS_PLACES 2048 /* up to which there is room for several units */
 typedef struct {
     gm_scatter_args a;
-    float *sums;
+    int64_t *sums, *cells;
 } sums_job;
 
-static bool is_short(int64_t step) { return step > -LONG_STEP && step < LONG_STEP; }
 static bool is_sums(const gm_scatter_args *a, int64_t n) {
     return a->mode == GM_S_ADD && a->type == GM_T_F32 && a->in_type == GM_T_F32 && n == 1 && a->run == 1 &&
-           !a->index_run && a->size > 0 && a->size <= FEW_PLACES && a->count >= MANY_SUMS && a->count < INT32_MAX &&
-           is_short(a->index_step) && is_short(a->dense_step);
+           !a->index_run && a->size > 0 && a->size <= FEW_PLACES && a->count >= MANY_SUMS;
 }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-/* Where blocks have `width` places: how many segments there are, of which each has a block for each part. */
-static int64_t segments_of(const gm_scatter_args *a, int64_t width) {
-    const int64_t enough = least(TILED_FILL / blocks_of(a->size, width), blocks_of(a->count, LEAST_SEGMENT));
-    const int64_t needed = blocks_of(a->count, MOST_SEGMENT);
-    return enough > needed ? enough : needed;
+/* Of `count` elements, where blocks have `width` places; each has a block for each part of the places. */
+static int64_t segments_of(int64_t size, int64_t count, int64_t width) {
+    return least(TILED_FILL / blocks_of(size, width), blocks_of(count, LEAST_SEGMENT));
 }
-static size_t sums_memory(int64_t width) { return (size_t)(width + width / 2 + 2 * CUDA_SUMS_BATCH) * sizeof(float); }
+static size_t sums_memory(int64_t width) { return (size_t)(width + width / 2) * sizeof(uint32_t); }
+/* Adds the elements that p has, of which the cells hold all. */
+static void add_sums(cuda_index_args *p) {
+    const int64_t cells = CUDA_SUM_CELLS * p->size;
+    const cuda_arange_args zeros = {p->cells, GM_T_I64, cells, 0, 0};
+    p->segment = blocks_of(p->count, segments_of(p->size, p->count, p->width));
+    p->segments = blocks_of(p->count, p->segment);
+    cuda_start(CUDA_arange, blocks_of(cells, CUDA_THREADS * CUDA_EACH), CUDA_THREADS, 0, &zeros);
+    cuda_start(CUDA_scatter_sums, p->segments * p->parts, CUDA_SUMS_THREADS, sums_memory(p->width), p);
+    cuda_start(CUDA_scatter_join, blocks_of(p->size, CUDA_THREADS), CUDA_THREADS, 0, p);
+}
 static void launch_sums(const void *args, int64_t begin, int64_t end) {
     const sums_job *job = args;
-    const int64_t size = job->a.size;
+    const int64_t count = job->a.count, size = job->a.size;
     cuda_index_args p;
     (void)begin, (void)end;
     index_params(&job->a, &p);
     p.width = sums_memory(MOST_WIDTH) <= cuda_block_memory() ? MOST_WIDTH : LEAST_WIDTH;
     p.parts = (int32_t)blocks_of(size, p.width);
     p.places = (int32_t)blocks_of(size, p.parts);
-    p.copies = (int32_t)least(p.width / p.places, MOST_COPIES);
-    p.segment = blocks_of(job->a.count, segments_of(&job->a, p.width));
-    p.segments = blocks_of(job->a.count, p.segment);
+    p.lines = p.index_step == 1 && p.dense_step == 1 &&
+              (p.index_type == GM_T_I32 || p.index_type == GM_T_U32 || p.index_type == GM_T_I64);
+    p.units = p.lines && p.places <= UNITS_PLACES ? CUDA_SUMS_UNITS : 1;
+    p.copies = (int32_t)least(p.width / (p.units * p.places), MOST_COPIES);
     p.sums = job->sums;
-    cuda_start(CUDA_scatter_sums, p.segments * p.parts, CUDA_SUMS_THREADS, sums_memory(p.width), &p);
-    cuda_start(CUDA_scatter_join, blocks_of(size, CUDA_THREADS), CUDA_THREADS, 0, &p);
+    p.cells = job->cells;
+    for (int64_t first = 0; first < count; first += MOST_SUMS) {
+        p.in = (const float *)job->a.in + first * p.dense_step;
+        p.index = (const char *)job->a.index + first * p.index_step * type_bytes(p.index_type);
+        p.count = least(count - first, MOST_SUMS);
+        add_sums(&p);
+    }
 }
 static bool record_sums(gm_recorder *r, const gm_scatter_args *a) {
     sums_job job = {.a = *a};
-    const int64_t segments = segments_of(a, MOST_WIDTH);
+    const int64_t segments = segments_of(a->size, least(a->count, MOST_SUMS), MOST_WIDTH);
     job.sums = r->workspace(r, (size_t)(segments * a->size) * sizeof *job.sums);
-    if (!job.sums) return false;
+    job.cells = r->workspace(r, (size_t)(CUDA_SUM_CELLS * a->size + 1) * sizeof *job.cells);
+    if (!job.sums || !job.cells) return false;
     return r->launch(r, launch_sums, &job, sizeof job, 1, 0, 0);
 }
 

@@ -2,7 +2,7 @@
  * the same files (GOMLX_EMULATED), tests/cuda/emulate.h, which runs the threads of a block as fibers.
  *  (1) A kernel takes one struct of args.h, by value. Blocks have one dimension, grids up to three.
  *  (2) `barrier` is met by all threads of a block, what is of a warp by all 32 of its lanes.
- *  (3) No float atomics: whatever is summed is summed in one fixed tree.
+ *  (3) No float atomics: whatever is summed is summed in one fixed tree, or in integers, whose order does not matter.
  * Compiled with -fmad=false: a product and a sum are rounded apart unless fmaf is written. */
 #ifndef GOMLX_CUDA_VOCABULARY_CUH
 #define GOMLX_CUDA_VOCABULARY_CUH
@@ -123,7 +123,27 @@ DEVICE uint32_t lanes_equal(uint32_t value) { return __match_any_sync(0xffffffff
 /* Adds to a count in the block's memory, of which other threads may do the same. */
 DEVICE void count_up(uint32_t *count) { atomicAdd(count, 1u); }
 DEVICE void raise_to(uint32_t *word, uint32_t value) { atomicMax(word, value); } /* the same of the largest */
-DEVICE void set_bits(uint32_t *word, uint32_t bits) { atomicOr(word, bits); }    /* the same of bits */
+/* Words in the block's memory to which many threads add at once, each of which holds where they are: left to itself,
+ * the compiler finds that out for each element. add_to gives what the word was. */
+struct block_words { uint32_t at; };
+DEVICE block_words words_at(uint32_t *words) {
+    block_words w = {(uint32_t)__cvta_generic_to_shared(words)};
+    asm volatile("" : "+r"(w.at));
+    return w;
+}
+DEVICE uint32_t add_to(block_words words, int i, uint32_t value) {
+    uint32_t before;
+    asm volatile("atom.shared.add.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "r"(words.at + 4 * (uint32_t)i), "r"(value)
+                 : "memory");
+    return before;
+}
+/* Adds to a number in the device's memory, of which other blocks may do the same. */
+DEVICE void add_number(int64_t *number, int64_t value) {
+    atomicAdd((unsigned long long *)number, (unsigned long long)value);
+}
+DEVICE void set_bits(uint32_t *word, uint32_t bits) { atomicOr(word, bits); } /* the same of bits */
 /* One of the numbers 0, 1, ... that blocks get of a count in the device's memory, in no order of theirs: by one thread,
  * when all of its block have written, after a barrier. What those with lower numbers had written then, read_written
  * reads once the number is known to the block. */
@@ -173,6 +193,7 @@ template <class T> DEVICE T read_written(const T *p) {
     return value;
 }
 DEVICE int count_bits(uint32_t bits) { return __popc(bits); }
+DEVICE int leading_zeros(uint64_t bits) { return __clzll((long long)bits); }
 /* Memory of a block whose size the launch gives, aligned to 16 bytes. */
 extern __shared__ uint4 block_memory_[];
 DEVICE char *block_memory() { return reinterpret_cast<char *>(block_memory_); }

@@ -124,6 +124,14 @@ static inline uint32_t lanes_equal(uint32_t value) {
 }
 DEVICE void count_up(uint32_t *count) { ++*count; }
 DEVICE void raise_to(uint32_t *word, uint32_t value) { *word = value > *word ? value : *word; }
+struct block_words { uint32_t *at; };
+DEVICE block_words words_at(uint32_t *words) { return {words}; }
+DEVICE uint32_t add_to(block_words words, int i, uint32_t value) {
+    const uint32_t before = words.at[i];
+    words.at[i] += value;
+    return before;
+}
+DEVICE void add_number(int64_t *number, int64_t value) { *number = (int64_t)((uint64_t)*number + (uint64_t)value); }
 DEVICE void set_bits(uint32_t *word, uint32_t bits) { *word |= bits; }
 DEVICE uint32_t take_number(uint32_t *count) { return (*count)++; }
 template <class T> DEVICE T read_written(const T *p) { return *p; }
@@ -142,6 +150,7 @@ DEVICE bool is_published(const uint64_t *at, uint32_t *words) {
 }
 template <class T> DEVICE void store_past(T *to, const T &value) { *to = value; }
 DEVICE int count_bits(uint32_t bits) { return __builtin_popcount(bits); }
+DEVICE int leading_zeros(uint64_t bits) { return __builtin_clzll(bits); }
 
 DEVICE float float_of_bits(uint32_t bits) {
     float x;

@@ -40,7 +40,7 @@ static const struct {
     {"positions", check_positions, "equal"},
     {"take", check_take, "equal"},
     {"scatter", check_scatter, "equal bits, in the order of i"},
-    {"scatter_sums", check_scatter_sums, "equal where exact; else within 16 ulp of what is added; equal runs"},
+    {"scatter_sums", check_scatter_sums, "the float32 nearest to the sum; equal runs"},
     {"product", check_product, "32 ulp of a sum's size, halves 2"},
     {"gather_product", check_gather_product, "as product"},
     {"pack", check_pack, "equal bits of rows out of it"},
