@@ -6,7 +6,7 @@
 /* Bytes of a stage of more than one tile, and of a block's rings, at most: more keep x waiting, and no product shorter.
  * Rows in place of tiles come by pieces, so that more have to be on their way. Stages are short where more tokens go
  * together then: another pass over the weights takes longer. */
-#define LONG_STAGE 4096
+#define LONG_STAGE 4352
 #define SHORT_STAGE 2048
 #define AHEAD 65536
 #define AHEAD_OF_ROWS 131072
@@ -33,17 +33,22 @@ bool cuda_makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {
 static int64_t units_of(const cuda_packed_args *p) {
     return (p->rows + p->more[0].rows + p->more[1].rows) / TILED_ROWS;
 }
-/* Cuts the memory of a block for `tokens` tokens, of so many columns each, `units` sixteens of rows, and stages of so
- * many bytes. Bytes that it takes; 0: there are too few. */
-static size_t cut_memory(cuda_packed_args *p, int64_t tokens, int64_t columns, int64_t units, int64_t stage) {
+static void share_units(cuda_packed_args *p, int64_t units, int64_t blocks) {
+    p->units = (int32_t)(units / blocks);
+    p->longer = (int32_t)(units % blocks);
+}
+/* Cuts the memory of a block for `tokens` tokens, of so many columns each, and stages of so many bytes. Bytes that it
+ * takes; 0: there are too few. */
+static size_t cut_memory(cuda_packed_args *p, int64_t tokens, int64_t columns, int64_t stage) {
     const cuda_format *f = &p->weight.format;
     const int64_t values = cuda_tile_values(f->format), tile = TILED_ROWS * (values / f->values) * f->bytes;
     const int64_t part = blocks_of(p->k / values, TILED_PARTS), matrices = p->glu == CUDA_NO_GLU ? 1 : 2;
     const bool in_rows = f->format <= GM_QUANT_bf16; /* without totals of x */
     const int64_t ahead = in_rows ? AHEAD_OF_ROWS : AHEAD, longest = stage < tile ? 1 : stage / tile;
-    const int64_t products = units * matrices, kept = TILED_SUMS / tokens / matrices * matrices;
+    const int64_t products = (p->units + (p->longer > 0)) * matrices, kept = TILED_SUMS / tokens / matrices * matrices;
     p->stage = (int32_t)blocks_of(part, blocks_of(part, longest));
     p->kept = (int32_t)(products < kept ? products : kept);
+    p->whole = p->stage == part && p->k % (values * TILED_PARTS) == 0 && part * values <= CUDA_KEPT_X ? p->stage : 0;
     const int64_t results = p->kept * TILED_PARTS * tokens * TILED_ROWS + TILED_PARTS * tokens * columns;
     const int64_t x = p->k * tokens * columns * 2 + (in_rows ? 0 : p->k / 16 * tokens * columns * 4);
     const int64_t fixed = TILED_ARRIVALS + results * 4 + x + (int64_t)cuda_norm_memory(p),
@@ -52,7 +57,7 @@ static size_t cut_memory(cuda_packed_args *p, int64_t tokens, int64_t columns, i
     if (stages > 2 && stages > ahead / ring) stages = ahead / ring < 2 ? 2 : ahead / ring;
     if (stages > TILED_STAGES) stages = TILED_STAGES;
     p->stages = (int32_t)stages;
-    p->early = (int32_t)(in_rows ? stages : EARLY < ring ? 1 : EARLY / ring < stages ? EARLY / ring : stages);
+    p->early = (int32_t)(EARLY < ring ? 1 : EARLY / ring < stages ? EARLY / ring : stages);
     return stages < 2 ? 0 : (size_t)(fixed + stages * ring);
 }
 /* bfloat16 rows are one column each, float32 rows two. As many tokens go together as fit. */
@@ -67,10 +72,11 @@ bool cuda_start_tiled(cuda_packed_args *p) {
     if (p->glu != CUDA_NO_GLU && (memcmp(&p->weight.format, &p->up.format, sizeof p->up.format) != 0 ||
                                   !cuda_makes_tiles(&p->up, p->rows, p->k)))
         return false;
+    share_units(p, units, blocks);
     p->pass = (int32_t)(p->tokens < TILED_COLUMNS / columns ? p->tokens : TILED_COLUMNS / columns);
     for (; p->pass > 0 && !memory; p->pass--) {
-        memory = cut_memory(p, p->pass, columns, blocks_of(units, blocks), LONG_STAGE);
-        if (!memory) memory = cut_memory(p, p->pass, columns, blocks_of(units, blocks), SHORT_STAGE);
+        memory = cut_memory(p, p->pass, columns, LONG_STAGE);
+        if (!memory) memory = cut_memory(p, p->pass, columns, SHORT_STAGE);
     }
     if (!memory) return false;
     p->pass++;
@@ -88,8 +94,8 @@ static int64_t expert_blocks(const cuda_packed_args *p) {
     return each < 1 ? 1 : each < units ? each : units;
 }
 static size_t expert_memory(cuda_packed_args *p) {
-    const int64_t units = blocks_of(p->rows / TILED_ROWS, expert_blocks(p));
-    return cut_memory(p, 1, 2, units, LONG_STAGE);
+    share_units(p, p->rows / TILED_ROWS, expert_blocks(p));
+    return cut_memory(p, 1, 2, LONG_STAGE);
 }
 bool cuda_fits_experts(cuda_packed_args *p) {
     return p->weight.format.tile && is_aligned(p->x, 16) &&
