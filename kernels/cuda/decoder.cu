@@ -68,29 +68,42 @@ KERNEL(gm_rope_angles, cuda_rope_angles_args, CUDA_THREADS) {
     r.out[row * 2 * r.half + at] = cosf(angle) * r.factor;
     r.out[row * 2 * r.half + r.half + at] = sinf(angle) * r.factor;
 }
-/* A head of a row: of q, then of keys, then of values. */
-KERNEL(gm_rope_cache, cuda_rope_cache_args, CUDA_THREADS) {
-    const int64_t row = block_index(), head = block_index_y(), dim = a.head_dim, half = a.half;
-    const float *angles = a.angles + row * 2 * half;
-    if (head < a.n_heads) {
-        const float *q = a.q + row * a.q_stride + head * dim;
+/* A head of CUDA_TURN_ROWS rows: of q, then of keys, then of values. */
+DEVICE void turn_queries(const gm_rope_cache_args &a, int64_t head, int64_t first, int64_t rows) {
+    const int64_t dim = a.head_dim, half = a.half;
+    for (int64_t row = first + thread_index() / WARP; row < rows; row += CUDA_THREADS / WARP) {
+        const float *q = a.q + row * a.q_stride + head * dim, *angles = a.angles + row * 2 * half;
         float *out = a.q_out + (row * a.n_heads + head) * dim;
-        for (int64_t i = thread_index(); i < dim - half; i += CUDA_THREADS) { /* out may be q */
+        for (int64_t i = thread_index() % WARP; i < dim - half; i += WARP) { /* out may be q */
             const int64_t d = i < half ? i : i + half;
             const float one = rotated_value(q, angles, half, d), other = rotated_value(q, angles, half, i + half);
             out[d] = one;
             if (i < half) out[i + half] = other;
         }
-        return;
     }
-    const bool is_key = head < a.n_heads + a.n_kv_heads;
-    const int64_t h = head - a.n_heads - (is_key ? 0 : a.n_kv_heads), position = a.positions[row];
-    const int64_t turned = is_key ? half : 0;
-    const float *x = is_key ? a.k + row * a.k_stride + h * dim : a.v + row * a.v_stride + h * dim;
+}
+/* Side by side are threads of rows side by side, whose keys lie together, or of one row, whose values do. */
+DEVICE void append_rows(const gm_rope_cache_args &a, bool is_key, int64_t head, int64_t first, int64_t rows) {
+    constexpr int EACH = CUDA_THREADS / CUDA_TURN_ROWS; /* threads of a row */
+    const int64_t dim = a.head_dim, turned = is_key ? a.half : 0;
+    const int thread = thread_index(), of_row = is_key ? thread / CUDA_TURN_ROWS : thread % EACH;
+    const int64_t row = first + (is_key ? thread % CUDA_TURN_ROWS : thread / EACH);
+    if (row >= rows) return;
+    const int64_t position = a.positions[row];
+    const float *x = (is_key ? a.k + row * a.k_stride : a.v + row * a.v_stride) + head * dim;
+    const float *angles = a.angles + row * 2 * a.half;
     char *to = (char *)(is_key ? a.keys : a.values)[a.sequence[row]].blocks[position / GM_KV_BLOCK] +
-               h * kv_bytes(a.kv_type, GM_KV_BLOCK * dim);
-    store_kv(to, a.kv_type, position, dim, is_key, thread_index(), CUDA_THREADS,
+               head * kv_bytes(a.kv_type, GM_KV_BLOCK * dim);
+    store_kv(to, a.kv_type, position, dim, is_key, of_row, EACH,
              [&](int64_t d) { return rotated_value(x, angles, turned, d); });
+}
+KERNEL(gm_rope_cache, cuda_rope_cache_args, CUDA_THREADS) {
+    const gm_rope_cache_args &turn = a.turn;
+    const int64_t head = block_index_y() - turn.n_heads, first = block_index() * CUDA_TURN_ROWS;
+    const int64_t rows = first + CUDA_TURN_ROWS < a.rows ? first + CUDA_TURN_ROWS : a.rows;
+    if (head < 0) turn_queries(turn, block_index_y(), first, rows);
+    else if (head < turn.n_kv_heads) append_rows(turn, true, head, first, rows);
+    else append_rows(turn, false, head - turn.n_kv_heads, first, rows);
 }
 
 /* ---- attention: a block's threads are the keys of a block of the cache, then the values' dimensions ----

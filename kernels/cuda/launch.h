@@ -67,6 +67,7 @@ static inline bool is_aligned(const void *p, size_t bytes) { return (uintptr_t)p
 void cuda_start_product(const cuda_product_args *p);
 void cuda_start_softmax(const gm_softmax_args *a, int64_t rows);
 void cuda_start_rms_norm(const gm_rms_norm_args *a, int64_t rows);
+void cuda_start_rounded_norm(const gm_rms_norm_args *a, int64_t rows); /* of float32, out bfloat16: the same, rounded */
 void cuda_start_copy(const gm_copy_args *a, int64_t n);
 
 /* Products of prompts' rows (launch_prompts.c), by the tensor cores, of matrices of 16 bits and quantised ones. */

@@ -43,8 +43,15 @@ static bool by_library(const prompt_job *job, cuda_prompt_args p) {
     if (!p.up) return blaslt_prompt(&p, job->type, job->workspace);
     if (!job->workspace) return false;
     const void *const weights[2] = {p.w, p.up};
-    const cuda_prompt_units_args units = {p.out,     job->units[0], job->units[1], p.rows,
-                                          p.columns, p.out_step,    p.out_type,    p.glu};
+    const cuda_prompt_units_args units = {.out = p.out,
+                                          .gate = job->units[0],
+                                          .up = job->units[1],
+                                          .columns = p.columns,
+                                          .out_step = p.out_step,
+                                          .out_type = p.out_type,
+                                          .glu = p.glu,
+                                          .fours = p.columns % 4 == 0 && p.out_step % 4 == 0 && is_aligned(p.out, 16)};
+    const int64_t blocks[3] = {p.rows, blocks_of(p.columns, CUDA_THREADS * 4), 1};
     p.up = NULL;
     p.out_step = p.columns;
     p.out_type = GM_T_F32;
@@ -53,7 +60,7 @@ static bool by_library(const prompt_job *job, cuda_prompt_args p) {
         p.out = job->units[i];
         if (!blaslt_prompt(&p, job->type, job->workspace)) return false;
     }
-    cuda_start(CUDA_prompt_units, blocks_of(p.rows * p.columns, CUDA_THREADS), CUDA_THREADS, 0, &units);
+    cuda_start_grid(CUDA_prompt_units, blocks, CUDA_THREADS, 0, &units);
     return true;
 }
 static void launch_prompt(const void *args, int64_t begin, int64_t end) {

@@ -4,6 +4,7 @@
 #define TILED_LONGEST (1 << 26) /* values of a row: sixteen such are less than 2^32 bytes */
 
 static int64_t by_threads(int64_t n) { return blocks_of(n, CUDA_THREADS); }
+static int64_t by_warps(int64_t n) { return blocks_of(n, CUDA_THREADS / 32); }
 static int dense_type(int format) {
     return format == GM_QUANT_f16 ? GM_T_F16 : format == GM_QUANT_bf16 ? GM_T_BF16 : GM_T_F32;
 }
@@ -67,14 +68,20 @@ static void launch_dequantize(const void *args, int64_t begin, int64_t end) {
 }
 CUDA_CONTRACT(dequantize)
 void cuda_start_rounded_rows(void *out, const gm_matrix *w, int64_t first, int64_t rows) {
-    start_rows_out(&(cuda_rows_out_args){.out = out,
-                                         .weight = w->data,
-                                         .format = cuda_format_of(w->format, w->rows, w->k),
-                                         .first = first,
-                                         .rows = rows,
-                                         .k = w->k,
-                                         .out_type = GM_T_BF16,
-                                         .scale = 1});
+    const cuda_rows_out_args p = {.out = out,
+                                  .weight = w->data,
+                                  .format = cuda_format_of(w->format, w->rows, w->k),
+                                  .first = first,
+                                  .rows = rows,
+                                  .k = w->k,
+                                  .out_type = GM_T_BF16,
+                                  .scale = 1};
+    if (!p.format.tile || first % TILED_ROWS || rows % TILED_ROWS) {
+        start_rows_out(&p);
+        return;
+    }
+    const int64_t tiles = rows / TILED_ROWS * (w->k / p.format.tile);
+    cuda_start(CUDA_rounded_tiles, by_warps(tiles), CUDA_THREADS, 0, &p);
 }
 static void launch_embed(const void *args, int64_t begin, int64_t end) {
     const gm_embed_args *a = args;

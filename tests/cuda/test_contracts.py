@@ -53,6 +53,7 @@ def test_what_fits_the_memory_of_a_block(program, tmp_path):
     assert program("test_kernels", "12", "softmax", "rms_norm", "layer_norm", **card) > 60
     assert program("test_kernels", "1", "quantized_matmul", "scan", "sort", "scatter", "scatter_sums", **card) > 20
     assert program("test_kernels", "6", "product", "gather_product", **card) > 15
+    assert program("test_kernels", "4", "attention", **card) > 20
 
 
 @pytest.mark.slow
