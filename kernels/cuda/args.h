@@ -446,6 +446,7 @@ typedef struct {
 typedef struct {
     gm_rope_cache_args turn;
     int64_t rows;
+    bool fours; /* of a head, aligned, are all of one half, or of none */
 } cuda_rope_cache_args;
 #define CUDA_ATTENTION_DIM 512 /* of a head, at most */
 typedef gm_attention_args cuda_attention_args;

@@ -74,6 +74,8 @@ void cuda_start_copy(const gm_copy_args *a, int64_t n);
 static inline bool prompt_takes(const gm_matrix *w) { return w->format != GM_QUANT_f32 && w->k % 8 == 0; }
 bool cuda_prompt_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n);
 bool cuda_prompt_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n);
+/* Rows of k float32, a multiple of eight, to bfloat16; and a fence. */
+bool cuda_rounded_rows(gm_recorder *r, void *out, const float *x, int64_t n, int64_t k);
 #define IN_ROWS "matrices in files"
 /* Packed matrices (launch_rows.c). Values along k of a tile of a format (tiles.cuh); 0: it has none. */
 int cuda_tile_values(int format);

@@ -33,7 +33,10 @@ CUDA_CONTRACT(rope_angles)
 static void start_turn(const gm_rope_cache_args *a, int64_t rows) {
     const int64_t heads = a->n_heads + (a->k ? 2 * a->n_kv_heads : 0);
     const int64_t blocks[3] = {blocks_of(rows, CUDA_TURN_ROWS), heads, 1};
-    const cuda_rope_cache_args p = {*a, rows};
+    const bool steps = (a->head_dim | a->half | a->q_stride | a->k_stride | a->v_stride) % 4 == 0;
+    const bool fours = steps && is_aligned(a->q, 16) && is_aligned(a->q_out, 16) && is_aligned(a->angles, 16) &&
+                       is_aligned(a->k, 16) && is_aligned(a->v, 16);
+    const cuda_rope_cache_args p = {*a, rows, fours};
     cuda_start_grid(CUDA_rope_cache, blocks, CUDA_THREADS, 0, &p);
 }
 static void launch_rope_cache(const void *args, int64_t begin, int64_t end) {

@@ -63,6 +63,9 @@ static bool by_library(const prompt_job *job, cuda_prompt_args p) {
     cuda_start_grid(CUDA_prompt_units, blocks, CUDA_THREADS, 0, &units);
     return true;
 }
+static void start_rows(const cuda_prompt_rows_args *rows) {
+    cuda_start(CUDA_prompt_rows, blocks_of(rows->count / 8, CUDA_THREADS), CUDA_THREADS, 0, rows);
+}
 static void launch_prompt(const void *args, int64_t begin, int64_t end) {
     const prompt_job *job = args;
     const int64_t item = type_bytes(job->product.out_type);
@@ -71,7 +74,7 @@ static void launch_prompt(const void *args, int64_t begin, int64_t end) {
     p.rows = end;
     if (job->floats) {
         const cuda_prompt_rows_args rows = {job->x, job->floats, end * p.k, job->type};
-        cuda_start(CUDA_prompt_rows, blocks_of(rows.count / 8, CUDA_THREADS), CUDA_THREADS, 0, &rows);
+        start_rows(&rows);
     }
     if (job->piece == 0) {
         if (!by_library(job, p)) start_product(job, &p);
@@ -111,6 +114,16 @@ static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form f
         if (library && job->up.data && !(job->units[i] = r->workspace(r, (size_t)(n * job->piece) * 4))) return false;
     }
     return r->launch(r, launch_prompt, job, sizeof *job, n, 0, 0);
+}
+static void launch_rounded_rows(const void *args, int64_t begin, int64_t end) {
+    (void)begin, (void)end;
+    start_rows(args);
+}
+bool cuda_rounded_rows(gm_recorder *r, void *out, const float *x, int64_t n, int64_t k) {
+    const cuda_prompt_rows_args rows = {out, x, n * k, GM_T_BF16};
+    if (!r->launch(r, launch_rounded_rows, &rows, sizeof rows, n, 0, 0)) return false;
+    r->fence(r);
+    return true;
 }
 bool cuda_prompt_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n) {
     prompt_job job = {.product = {.out = a->out, .bias = a->bias, .residual = a->residual, .out_type = GM_T_F32},

@@ -4,7 +4,6 @@
 #define TILED_LONGEST (1 << 26) /* values of a row: sixteen such are less than 2^32 bytes */
 
 static int64_t by_threads(int64_t n) { return blocks_of(n, CUDA_THREADS); }
-static int64_t by_warps(int64_t n) { return blocks_of(n, CUDA_THREADS / 32); }
 static int dense_type(int format) {
     return format == GM_QUANT_f16 ? GM_T_F16 : format == GM_QUANT_bf16 ? GM_T_BF16 : GM_T_F32;
 }
@@ -80,8 +79,8 @@ void cuda_start_rounded_rows(void *out, const gm_matrix *w, int64_t first, int64
         start_rows_out(&p);
         return;
     }
-    const int64_t tiles = rows / TILED_ROWS * (w->k / p.format.tile);
-    cuda_start(CUDA_rounded_tiles, by_warps(tiles), CUDA_THREADS, 0, &p);
+    const int64_t blocks[3] = {rows / TILED_ROWS, by_threads(blocks_of(w->k, 256) * 32), 1};
+    cuda_start_grid(CUDA_rounded_tiles, blocks, CUDA_THREADS, 0, &p);
 }
 static void launch_embed(const void *args, int64_t begin, int64_t end) {
     const gm_embed_args *a = args;

@@ -6,14 +6,17 @@
 
 typedef float two_eights[2][8]; /* of row lane / 4, and of the eighth after it */
 
-DEVICE float nibble_at(uint32_t w, int j) { return (float)(w >> (j / 2 * 4 + j % 2 * 16) & 15); }
+/* An integer below 2^23, less another: in the low bits of 2^23, which takes no unit that is as rare as what converts.
+ */
+DEVICE float small_number(uint32_t n, float less) { return float_of_bits(0x4b000000 | n) - (0x1p23f + less); }
+DEVICE float nibble_at(uint32_t w, int j, float less) { return small_number(w >> (j / 2 * 4 + j % 2 * 16) & 15, less); }
 /* Run `run` of a tile. */
 DEVICE void read_run(tiles_of_q4_0, const cuda_format &, const char *tile, int lane, int run, two_eights &out) {
     const four_words w = tile_words(tile, lane);
     UNROLL for (int r = 0; r < 2; r++) {
         const float d = half_of_two(two_scales(tile + 512 + 32 * r, lane), run);
         UNROLL for (int j = 0; j < 8; j++)
-            out[r][j] = d * (nibble_at(w.at[2 * run + r], j) - 8);
+            out[r][j] = d * nibble_at(w.at[2 * run + r], j, 8);
     }
 }
 DEVICE void read_run(tiles_of_q8_0, const cuda_format &, const char *tile, int lane, int run, two_eights &out) {
@@ -21,7 +24,7 @@ DEVICE void read_run(tiles_of_q8_0, const cuda_format &, const char *tile, int l
     UNROLL for (int r = 0; r < 2; r++) {
         const float d = half_of_two(two_scales(tile + 1024 + 32 * r, lane), run);
         UNROLL for (int j = 0; j < 8; j++)
-            out[r][j] = d * (float)(int8_t)(w.at[2 * r + j / 4] >> j % 4 * 8);
+            out[r][j] = d * small_number((w.at[2 * r + j / 4] ^ 0x80808080) >> j % 4 * 8 & 255, 128);
     }
 }
 DEVICE void read_run(tiles_of_mxfp4, const cuda_format &, const char *tile, int lane, int run, two_eights &out) {
@@ -43,7 +46,7 @@ DEVICE void read_run(tiles_of_affine4<GROUP, TYPE>, const cuda_format &f, const 
         const char *head = tile + tiles::K * 8 + ((lane / 4 + 8 * r) * tiles::BLOCKS + run * 32 / GROUP) * tiles::HEAD;
         const float scale = load_float(head, 0, f.scale_type), bias = load_float(head, 1, f.scale_type);
         UNROLL for (int j = 0; j < 8; j++)
-            out[r][j] = scale * nibble_at(w.at[run % 2 * 2 + r], j) + bias;
+            out[r][j] = scale * nibble_at(w.at[run % 2 * 2 + r], j, 0) + bias;
     }
 }
 DEVICE void read_run(tiles_of_q4_k, const cuda_format &, const char *tile, int lane, int run, two_eights &out) {
@@ -55,7 +58,7 @@ DEVICE void read_run(tiles_of_q4_k, const cuda_format &, const char *tile, int l
         const float least = head.dmin * (float)(head.minimums[run / 4] >> shift & 255);
         UNROLL for (int j = 0; j < 8; j++) {
             const uint32_t pair = w.at[2 * r + j / 4] >> (j / 2 % 2 * 8 + run % 2 * 4);
-            out[r][j] = scale * (float)(pair >> j % 2 * 16 & 15) - least;
+            out[r][j] = scale * small_number(pair >> j % 2 * 16 & 15, 0) - least;
         }
     }
 }
@@ -70,7 +73,7 @@ DEVICE void read_run(tiles_of_q6_k, const cuda_format &, const char *tile, int l
             const int word = 2 * r + j / 4, shift = j / 2 % 2 * 8 + j % 2 * 16;
             const uint32_t near = low.at[word] >> (shift + run % 4 / 2 * 4) & 15;
             const uint32_t far = high.at[word] >> (shift + run % 4 * 2) & 3;
-            out[r][j] = d * (float)scales[j / 4] * (float)((int)(near | far << 4) - 32);
+            out[r][j] = d * (float)scales[j / 4] * small_number(near | far << 4, 32);
         }
     }
 }
@@ -85,22 +88,26 @@ template <tile_order ORDER> DEVICE void put_eight(uint16_t *to, int t, const flo
     UNROLL for (int i = 0; i < 2; i++)
         *(pack<uint16_t, 4> *)(to + order::place(t) + i * order::FAR) = fours[i];
 }
-/* Rows come sixteen after sixteen. */
+/* A block has sixteen rows, a warp of it 256 along k. */
 KERNEL(gm_rounded_tiles, cuda_rows_out_args, CUDA_THREADS) {
-    const int64_t number = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP;
-    const int64_t tiles = a.k / a.format.tile, line = number / tiles * TILED_ROWS, at = number % tiles;
+    const int64_t line = block_index() * TILED_ROWS, warps = CUDA_THREADS / WARP;
+    const int64_t first = (block_index_y() * warps + thread_index() / WARP) * 256;
     const int lane = thread_index() % WARP;
-    if (line >= a.rows) return;
     const auto put = [&](const auto &form) {
-        typedef typename std::decay<decltype(form)>::type tiles_type;
-        const char *tile = (const char *)a.weight +
-                           ((a.first + line) / TILED_ROWS * tiles + at) * (TILED_ROWS * tiles_type::CHUNK);
-        uint16_t *to = (uint16_t *)a.out + (line + lane / 4) * a.k + at * tiles_type::K;
-        UNROLL for (int run = 0; run < tiles_type::K / 32; run++) {
-            two_eights values;
-            read_run(form, a.format, tile, lane, run, values);
-            put_eight<tiles_type::ORDER>(to + run * 32, lane % 4, values[0]);
-            put_eight<tiles_type::ORDER>(to + run * 32 + 8 * a.k, lane % 4, values[1]);
+        typedef typename std::decay<decltype(form)>::type tiles;
+        const int64_t row_bytes = a.k / tiles::K * tiles::CHUNK;
+        const char *rows = (const char *)a.weight + (a.first + line) * row_bytes;
+        uint16_t *to = (uint16_t *)a.out + (line + lane / 4) * a.k;
+        UNROLL for (int i = 0; i < 256 / tiles::K; i++) {
+            const int64_t k = first + i * tiles::K;
+            if (k >= a.k) return;
+            const char *tile = rows + k / tiles::K * (TILED_ROWS * tiles::CHUNK);
+            UNROLL for (int run = 0; run < tiles::K / 32; run++) {
+                two_eights values;
+                read_run(form, a.format, tile, lane, run, values);
+                put_eight<tiles::ORDER>(to + k + run * 32, lane % 4, values[0]);
+                put_eight<tiles::ORDER>(to + k + run * 32 + 8 * a.k, lane % 4, values[1]);
+            }
         }
     };
     with_tiles(a.format, put, [] {});
