@@ -451,8 +451,8 @@ typedef struct {
 #define CUDA_ATTENTION_DIM 512 /* of a head, at most */
 typedef gm_attention_args cuda_attention_args;
 /* Rows of prompts, by prompts.cu: so many tiles. */
-#define CUDA_PROMPT_KEYS 128
-#define CUDA_PROMPT_MEMORY(dim) ((dim) * 2 * (4 * CUDA_PROMPT_KEYS + CUDA_THREADS / 32 * 16) + 1024)
+#define CUDA_PROMPT_KEYS(dim) ((dim) > 64 ? 128 : 64)
+#define CUDA_PROMPT_MEMORY(dim) ((dim) * 2 * (4 * CUDA_PROMPT_KEYS(dim) + CUDA_THREADS / 32 * 16) + 1024)
 typedef struct {
     gm_attention_args rows;
     int64_t tiles;

@@ -7,9 +7,8 @@
 #include "cached_keys.cuh"
 
 #if HAS_WGMMA
-#define KEYS CUDA_PROMPT_KEYS
-#define BLOCK_TILES (GM_KV_BLOCK / KEYS)
 #define PANEL 64 /* items of 16 bits of a line of 128 bytes */
+#define KEYS(dim) CUDA_PROMPT_KEYS(dim)
 
 /* Where item `at`, a multiple of eight, of a line is, of so many: in panels of 64 items, of which pieces of 16 bytes
  * are exchanged by the line's number (vocabulary.cuh: block_matrix). */
@@ -19,16 +18,12 @@ DEVICE char *in_panels(char *to, int lines, int line, int at) {
 /* A block's memory: queries of its warps, four of them together, keys and values of two tiles each. Lines are
  * [row][dim], [dim][key] and [key][dim]. */
 template <int DIM> struct prompt_room {
-    static constexpr int TILE
-    = KEYS * DIM * 2, QUERIES = 4 * 16 * DIM * 2;
+    static constexpr int EACH = KEYS(DIM) * DIM * 2, QUERIES = 4 * 16 * DIM * 2;
     char *memory;
     METHOD prompt_room() : memory(block_memory() + (1024 - (uintptr_t)block_memory() % 1024) % 1024) {}
-    METHOD char *keys(int tile) const { return memory + tile % 2 * TILE; }
-    METHOD char *values(int tile) const { return memory + (2 + tile % 2) * TILE; }
-    METHOD char *queries(int warp) const {
-        return memory + 4 * TILE
-        +warp / 4 * QUERIES;
-    }
+    METHOD char *keys(int tile) const { return memory + tile % 2 * EACH; }
+    METHOD char *values(int tile) const { return memory + (2 + tile % 2) * EACH; }
+    METHOD char *queries(int warp) const { return memory + 4 * EACH + warp / 4 * QUERIES; }
 };
 
 /* Tiles of heads are units, those of a tile side by side; a warp has one, or none. */
@@ -67,7 +62,7 @@ template <int TYPE, int DIM> DEVICE void load_prompt_keys(char *to, const kv_pla
     const bool inside = d < from.dim;
     const char *next = from.keys + (inside ? ((first / 16 + group) * from.dim + d) * 32 + half * 16 : 0);
     char *const own = in_panels(to, DIM, d, group * 16 + half * 8);
-    UNROLL for (int n = 0; n < KEYS / 16; n += EACH) { /* pieces of a line are exchanged */
+    UNROLL for (int n = 0; n < KEYS(DIM) / 16; n += EACH) { /* pieces of a line are exchanged */
         char *const place = (char *)((uintptr_t)own ^ (uintptr_t)(n % 4 * 32)) + n / 4 * (DIM * 128);
         if (TYPE == GM_T_KV_Q8_0) load_key<TYPE>(place, from, first / 16 + group + n, d, half);
         else copy_16(place, next, inside ? 16 : 0);
@@ -79,8 +74,8 @@ template <int TYPE, int DIM> DEVICE void load_prompt_values(char *to, const kv_p
     const int thread = thread_index(), key = thread / (DIM / 8), part = thread % (DIM / 8);
     const bool inside = part * 8 < from.dim;
     const char *next = from.values + (inside ? ((first + key) * from.dim + part * 8) * 2 : 0);
-    char *const own = in_panels(to, KEYS, key, part * 8);
-    UNROLL for (int n = 0; n < KEYS; n += EACH) {
+    char *const own = in_panels(to, KEYS(DIM), key, part * 8);
+    UNROLL for (int n = 0; n < KEYS(DIM); n += EACH) {
         if (TYPE == GM_T_KV_Q8_0) load_eight<TYPE>(own + n * 128, from, first + key + n, part, last);
         else copy_16(own + n * 128, next, inside && first + key + n < last ? 16 : 0);
         next += EACH * from.dim * 2;
@@ -89,7 +84,7 @@ template <int TYPE, int DIM> DEVICE void load_prompt_values(char *to, const kv_p
 
 /* What a lane has of two rows: the greatest score, its own keys' share of the sum of the weights, values. */
 template <int DIM> struct prompt_sums { float m[2], l[2], o[DIM / 2]; };
-template <int TYPE, int DIM> DEVICE void ask_scores(float (&score)[KEYS / 2], const char *q, const char *keys) {
+template <int TYPE, int DIM> DEVICE void ask_scores(float (&score)[KEYS(DIM) / 2], const char *q, const char *keys) {
     const block_matrix rows = matrix_at(q, 64 * 128), columns = matrix_at(keys, DIM * 128);
     UNROLL for (int k = 0; k < DIM / 16; k++) {
         const block_matrix a = rows.after(k / 4 * (64 * 128) + k % 4 * 32), b = columns.after(k * (16 * 128));
@@ -104,38 +99,38 @@ template <int TYPE, int DIM> DEVICE void ask_scores(float (&score)[KEYS / 2], co
     wgmma_commit();
 }
 template <int TYPE, int DIM> DEVICE void ask_values(float (&o)[DIM / 2], const uint32_t *weights, const char *values) {
-    const block_matrix columns = matrix_at(values, KEYS * 128);
-    UNROLL for (int k = 0; k < KEYS / 16; k++) {
+    const block_matrix columns = matrix_at(values, KEYS(DIM) * 128);
+    UNROLL for (int k = 0; k < KEYS(DIM) / 16; k++) {
         if (TYPE == GM_T_BF16) wgmma_bf16_of_rows(o, weights + 4 * k, columns.after(k * (16 * 128)));
         else wgmma_f16_of_rows(o, weights + 4 * k, columns.after(k * (16 * 128)));
     }
     wgmma_commit();
 }
 /* Scores of keys that a row does not see become -INFINITY. */
-DEVICE void hide_keys(float (&score)[KEYS / 2], const two_rows &rows, int first) {
+template <int DIM> DEVICE void hide_keys(float (&score)[KEYS(DIM) / 2], const two_rows &rows, int first) {
     int from[2], to[2]; /* of the keys from the lane's first on */
     bool some = false;
     UNROLL for (int i = 0; i < 2; i++) {
-        from[i] = within_keys(rows.begin[i] - first, KEYS) - thread_index() % 4 * 2;
-        to[i] = within_keys(rows.end[i] - first, KEYS) - thread_index() % 4 * 2;
-        some = some || rows.begin[i] > first || rows.end[i] < first + KEYS;
+        from[i] = within_keys(rows.begin[i] - first, KEYS(DIM)) - thread_index() % 4 * 2;
+        to[i] = within_keys(rows.end[i] - first, KEYS(DIM)) - thread_index() % 4 * 2;
+        some = some || rows.begin[i] > first || rows.end[i] < first + KEYS(DIM);
     }
     if (!lanes_where(some)) return;
-    UNROLL for (int i = 0; i < KEYS / 2; i++) {
+    UNROLL for (int i = 0; i < KEYS(DIM) / 2; i++) {
         const int key = i / 4 * 8 + i % 2;
         if (key < from[i / 2 % 2] || key >= to[i / 2 % 2]) score[i] = -INFINITY;
     }
 }
 /* Scores become weights, of the greatest score so far; keep: what multiplies all that comes before. */
-template <int DIM> DEVICE void weigh_scores(prompt_sums<DIM> *s, float (&score)[KEYS / 2], float (&keep)[2]) {
+template <int DIM> DEVICE void weigh_scores(prompt_sums<DIM> *s, float (&score)[KEYS(DIM) / 2], float (&keep)[2]) {
     UNROLL for (int r = 0; r < 2; r++) {
         float top = s->m[r], sums[2] = {0, 0};
-        UNROLL for (int i = 2 * r; i < KEYS / 2; i += 4)
+        UNROLL for (int i = 2 * r; i < KEYS(DIM) / 2; i += 4)
             top = fmaxf(top, fmaxf(score[i], score[i + 1]));
         top = most_of_four(top);
         const float from = top == -INFINITY ? 0.0f : top * LOG2_E;
         keep[r] = power_of_two(s->m[r] * LOG2_E - from); /* one, exactly, where the greatest stays */
-        UNROLL for (int i = 2 * r; i < KEYS / 2; i += 4) UNROLL
+        UNROLL for (int i = 2 * r; i < KEYS(DIM) / 2; i += 4) UNROLL
             for (int j = 0; j < 2; j++) {
                 score[i + j] = power_of_two(fmaf(score[i + j], LOG2_E, -from));
                 sums[j] += score[i + j];
@@ -144,27 +139,34 @@ template <int DIM> DEVICE void weigh_scores(prompt_sums<DIM> *s, float (&score)[
         s->l[r] = fmaf(s->l[r], keep[r], sums[0] + sums[1]);
     }
 }
-template <int TYPE> DEVICE void round_weights(uint32_t (&weights)[KEYS / 4], const float (&score)[KEYS / 2]) {
-    UNROLL for (int i = 0; i < KEYS / 4; i++)
+template <int TYPE, int DIM>
+DEVICE void round_weights(uint32_t (&weights)[KEYS(DIM) / 4], const float (&score)[KEYS(DIM) / 2]) {
+    UNROLL for (int i = 0; i < KEYS(DIM) / 4; i++)
         weights[i] = two_halves<TYPE>(score[2 * i], score[2 * i + 1]);
 }
 /* Keys [begin, end) of one sequence, of which `row` is one. */
 template <int TYPE, int DIM>
 DEVICE void attend_sequence(prompt_sums<DIM> *s, const gm_attention_args &a, const two_rows &rows, int64_t row,
                             int64_t begin, int64_t end) {
+    constexpr int IN_BLOCK = GM_KV_BLOCK / KEYS(DIM); /* tiles, of the cache's */
     const prompt_room<DIM> room;
     const kv_caches<TYPE> caches(a, row, block_index());
+    /* Tables are read through the processor's own cache: no kernel writes them meanwhile. */
+    const auto block_of = [&](int tile) {
+        const char *const keys = (const char *)caches.keys.blocks[tile / IN_BLOCK];
+        const char *const values = (const char *)caches.values.blocks[tile / IN_BLOCK];
+        return kv_place{keys + caches.offset, values + caches.offset, (int)caches.dim};
+    };
     const char *const queries = room.queries(thread_index() / WARP);
-    const int first = (int)(begin / KEYS), last = (int)((end - 1) / KEYS);
-    float score[KEYS / 2], keep[2];
-    uint32_t weights[KEYS / 4];
+    const int first = (int)(begin / KEYS(DIM)), last = (int)((end - 1) / KEYS(DIM));
+    float score[KEYS(DIM) / 2], keep[2];
+    uint32_t weights[KEYS(DIM) / 4];
     const auto load_keys_of = [&](int tile) {
-        if (tile <= last)
-            load_prompt_keys<TYPE, DIM>(room.keys(tile), caches.at(tile / BLOCK_TILES), tile % BLOCK_TILES * KEYS);
+        if (tile <= last) load_prompt_keys<TYPE, DIM>(room.keys(tile), block_of(tile), tile % IN_BLOCK * KEYS(DIM));
     };
     const auto load_values_of = [&](int tile) {
-        const int at = tile % BLOCK_TILES * KEYS, left = (int)end - tile * KEYS;
-        load_prompt_values<TYPE, DIM>(room.values(tile), caches.at(tile / BLOCK_TILES), at, at + left);
+        const int at = tile % IN_BLOCK * KEYS(DIM), left = (int)end - tile * KEYS(DIM);
+        load_prompt_values<TYPE, DIM>(room.values(tile), block_of(tile), at, at + left);
     };
     const auto meet = [&] {
         wait_copies<0>();
@@ -182,11 +184,11 @@ DEVICE void attend_sequence(prompt_sums<DIM> *s, const gm_attention_args &a, con
     commit_copies();
     wgmma_wait<0>();
     wgmma_result(score);
-    hide_keys(score, rows, first * KEYS);
+    hide_keys<DIM>(score, rows, first * KEYS(DIM));
     weigh_scores<DIM>(s, score, keep);
     UNROLL for (int i = 0; i < DIM / 2; i++)
         s->o[i] *= keep[i / 2 % 2];
-    round_weights<TYPE>(weights, score);
+    round_weights<TYPE, DIM>(weights, score);
     for (int tile = first; tile < last; tile++) {
         meet(); /* these values and the next keys are there, and nobody needs what lies where the next come */
         ask_scores<TYPE, DIM>(score, queries, room.keys(tile + 1));
@@ -196,13 +198,13 @@ DEVICE void attend_sequence(prompt_sums<DIM> *s, const gm_attention_args &a, con
         commit_copies();
         wgmma_wait<1>();
         wgmma_result(score);
-        hide_keys(score, rows, (tile + 1) * KEYS);
+        hide_keys<DIM>(score, rows, (tile + 1) * KEYS(DIM));
         weigh_scores<DIM>(s, score, keep);
         wgmma_wait<0>();
         wgmma_result(s->o);
         UNROLL for (int i = 0; i < DIM / 2; i++)
             s->o[i] *= keep[i / 2 % 2];
-        round_weights<TYPE>(weights, score);
+        round_weights<TYPE, DIM>(weights, score);
     }
     meet();
     ask_values<TYPE, DIM>(s->o, weights, room.values(last));
@@ -259,11 +261,15 @@ template <int TYPE, int DIM> DEVICE void attend_prompt(const cuda_prompt_attenti
 #else
 #define ATTEND_PROMPT(TYPE, DIM) (void)a
 #endif
-#define PROMPT_ATTENTION(DIM)                                                                                          \
-    KERNEL(gm_prompt_attention_f16_##DIM, cuda_prompt_attention_args, CUDA_THREADS) { ATTEND_PROMPT(GM_T_F16, DIM); }  \
-    KERNEL(gm_prompt_attention_bf16_##DIM, cuda_prompt_attention_args, CUDA_THREADS) {                                 \
+#define PROMPT_ATTENTION(KERNEL_OF, DIM)                                                                               \
+    KERNEL_OF(gm_prompt_attention_f16_##DIM, cuda_prompt_attention_args, CUDA_THREADS) {                               \
+        ATTEND_PROMPT(GM_T_F16, DIM);                                                                                  \
+    }                                                                                                                  \
+    KERNEL_OF(gm_prompt_attention_bf16_##DIM, cuda_prompt_attention_args, CUDA_THREADS) {                              \
         ATTEND_PROMPT(GM_T_BF16, DIM);                                                                                 \
     }                                                                                                                  \
-    KERNEL(gm_prompt_attention_q8_##DIM, cuda_prompt_attention_args, CUDA_THREADS) { ATTEND_PROMPT(GM_T_KV_Q8_0, DIM); }
-PROMPT_ATTENTION(64)
-PROMPT_ATTENTION(128)
+    KERNEL_OF(gm_prompt_attention_q8_##DIM, cuda_prompt_attention_args, CUDA_THREADS) {                                \
+        ATTEND_PROMPT(GM_T_KV_Q8_0, DIM);                                                                              \
+    }
+PROMPT_ATTENTION(KERNEL_OF_TWO, 64)
+PROMPT_ATTENTION(KERNEL, 128)

@@ -355,6 +355,7 @@ template <int pending> DEVICE void wgmma_wait() {
                      : "l"(a.bits), "l"(b.bits), "n"(ADDS ? 1 : 0), "n"(A_ALONG_K ? 0 : 1), "n"(B_ALONG_K ? 0 : 1));   \
     }
 #define WGMMA_LINES(name, types)                                                                                       \
+    WGMMA_OF_LINES(name, types, 64, "%32", "%33", "%34", "%35", "%36")                                                 \
     WGMMA_OF_LINES(name, types, 128, "%64", "%65", "%66", "%67", "%68")                                                \
     WGMMA_OF_LINES(name, types, 256, "%128", "%129", "%130", "%131", "%132")
 /* The same of sixteen columns of k that the warps have, of sixteen rows each, as mma.m16n8k16 has them. */
