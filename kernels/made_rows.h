@@ -35,8 +35,8 @@ static inline const void *record_made_rows(gm_recorder *r, const gm_made_rows *r
     r->fence(r);
     return out;
 }
-static inline bool record_products_apart(gm_recorder *r, const gm_packed_products_args *a, int64_t n) {
-    const void *x = record_made_rows(r, &a->rows, n, a->parts->weight.k);
+/* Products of such rows, x. */
+static inline bool record_products_of(gm_recorder *r, const gm_packed_products_args *a, const void *x, int64_t n) {
     for (int i = 0; i < a->count && x; i++) {
         const gm_packed_matmul_args product = {.out = a->parts[i].out,
                                                .x = x,
@@ -49,10 +49,16 @@ static inline bool record_products_apart(gm_recorder *r, const gm_packed_product
     }
     return x != NULL;
 }
-static inline bool record_glu_apart(gm_recorder *r, const gm_made_glu_args *a, int64_t n) {
+static inline bool record_glu_of(gm_recorder *r, const gm_made_glu_args *a, const void *x, int64_t n) {
     gm_packed_glu_args glu = a->glu;
     glu.form = a->rows.form;
-    glu.x = record_made_rows(r, &a->rows, n, glu.gate.k);
-    return glu.x && r->contracts->packed_glu(r, &glu, n);
+    glu.x = x;
+    return x && r->contracts->packed_glu(r, &glu, n);
+}
+static inline bool record_products_apart(gm_recorder *r, const gm_packed_products_args *a, int64_t n) {
+    return record_products_of(r, a, record_made_rows(r, &a->rows, n, a->parts->weight.k), n);
+}
+static inline bool record_glu_apart(gm_recorder *r, const gm_made_glu_args *a, int64_t n) {
+    return record_glu_of(r, a, record_made_rows(r, &a->rows, n, a->glu.gate.k), n);
 }
 #endif

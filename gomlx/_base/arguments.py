@@ -76,6 +76,8 @@ def sequence(name, value, what):
 
 def token_ids(name, value):
     found = sequence(name, value, "token ids")
+    if {*map(type, found)} <= {int}:                # as a long prompt's are
+        return found
     for one in found:
         if not hasattr(one, "__index__"):
             raise WrongType(f"{name}: expected token ids, found {shown(one)}")

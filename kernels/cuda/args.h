@@ -165,7 +165,7 @@ typedef struct {
     const void *x, *weight, *bias;
     int64_t rows, dim, stride, kept_groups;
     float eps;
-    bool lines;
+    bool lines, rounds; /* rounds: out is bfloat16 in place of float32 */
 } cuda_rows_args;
 
 /* ---- orders and running sums ---- */
@@ -450,9 +450,21 @@ typedef struct {
     gm_rope_angles_args angles;
     int64_t rows;
 } cuda_rope_angles_args;
-typedef gm_rope_cache_args cuda_rope_cache_args;
+#define CUDA_TURN_ROWS 16 /* of a block */
+typedef struct {
+    gm_rope_cache_args turn;
+    int64_t rows;
+    bool fours; /* of a head, aligned, are all of one half, or of none */
+} cuda_rope_cache_args;
 #define CUDA_ATTENTION_DIM 512 /* of a head, at most */
 typedef gm_attention_args cuda_attention_args;
+/* Rows of prompts, by prompts.cu: so many tiles. */
+#define CUDA_PROMPT_KEYS(dim) ((dim) > 64 ? 128 : 64)
+#define CUDA_PROMPT_MEMORY(dim) ((dim) * 2 * (4 * CUDA_PROMPT_KEYS(dim) + CUDA_THREADS / 32 * 16) + 1024)
+typedef struct {
+    gm_attention_args rows;
+    int64_t tiles;
+} cuda_prompt_attention_args;
 /* Rows that decode, by attention.cu: a block of threads has a share of the keys, in `partial` [rows][n_heads]
  * [max_blocks * CUDA_SHARES][head_dim + CUDA_SHARE_EXTRA]: sums of values, then the top of the scores and the sum of
  * the weights. Where `merges` says so the last block of a row's merges them, of at most CUDA_MERGED; at most
@@ -508,8 +520,9 @@ typedef struct {
 typedef struct { /* act of gate times up, of [rows, columns] */
     void *out;
     const float *gate, *up;
-    int64_t rows, columns, out_step;
+    int64_t columns, out_step;
     int32_t out_type, glu;
+    bool fours; /* of columns, aligned, are always there */
 } cuda_prompt_units_args;
 typedef struct {
     void *out;

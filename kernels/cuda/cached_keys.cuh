@@ -13,17 +13,23 @@ struct kv_place {
     const char *keys, *values; /* of a kv head in a block of the cache */
     int dim;
 };
-struct cache_tables { gm_cache_address keys, values; };
+struct cache_tables { gm_cache_address keys, values; }; /* of a sequence */
 DEVICE cache_tables tables_of(const gm_attention_args &a, int64_t sequence) {
     return {read_written(a.keys + sequence), read_written(a.values + sequence)};
 }
-template <int TYPE>
-DEVICE kv_place kv_at(const gm_attention_args &a, const cache_tables &tables, int64_t kv_head, int64_t block) {
-    const int64_t values = GM_KV_BLOCK * a.head_dim;
-    const int64_t offset = kv_head * (TYPE == GM_T_KV_Q8_0 ? values / 32 * 34 : 2 * values);
-    return {(const char *)read_written(tables.keys.blocks + block) + offset,
-            (const char *)read_written(tables.values.blocks + block) + offset, (int)a.head_dim};
-}
+/* Those of a head of keys and values. */
+template <int TYPE> struct kv_caches {
+    cache_tables tables;
+    int64_t offset, dim;
+    METHOD kv_caches(const gm_attention_args &a, const cache_tables &of, int64_t kv_head) : tables(of), dim(a.head_dim) {
+        const int64_t count = GM_KV_BLOCK * a.head_dim;
+        offset = kv_head * (TYPE == GM_T_KV_Q8_0 ? count / 32 * 34 : 2 * count);
+    }
+    METHOD kv_place at(int64_t block) const {
+        return {(const char *)read_written(tables.keys.blocks + block) + offset,
+                (const char *)read_written(tables.values.blocks + block) + offset, (int)dim};
+    }
+};
 /* Eight of int8 as float16: with a scale each, or all one. */
 DEVICE piece wide_piece(const char *bytes, const uint16_t *scales, bool one) {
     const pack<int8_t, 8> numbers = *(const pack<int8_t, 8> *)bytes;
@@ -38,28 +44,28 @@ DEVICE char *key_piece(char *to, int dims, int group, int d, int half) {
 DEVICE char *value_piece(char *to, int dims, int key, int part) {
     return to + key * dims * 2 + (part ^ (key & 7)) * 16;
 }
+/* Eight of the keys of group `at` of a block, of dimension d; beyond the head's: zeros. */
+template <int TYPE> DEVICE void load_key(char *out, const kv_place &from, int at, int d, int half) {
+    const bool inside = d < from.dim;
+    if (TYPE != GM_T_KV_Q8_0) {
+        copy_16(out, from.keys + (inside ? ((int64_t)at * from.dim + d) * 32 + half * 16 : 0), inside ? 16 : 0);
+    } else if (inside) {
+        const char *unit = from.keys + ((int64_t)at * (from.dim / 32) + d / 32) * (GM_KV_LANES * 34);
+        *(piece *)out = wide_piece(unit + 32 + d % 32 * 16 + half * 8, (const uint16_t *)unit + half * 8, false);
+    } else {
+        *(piece *)out = piece{};
+    }
+}
 /* Keys [first, first + count) of a block, by `threads` of which this is one; both counts multiples of 16. */
 template <int TYPE, int DIM>
 DEVICE void load_keys(char *to, const kv_place &from, int first, int count, int thread, int threads) {
     for (int i = thread; i < count / 16 * DIM * 2; i += threads) {
-        const int group = i / (2 * DIM), d = i / 2 % DIM, half = i % 2, at = first / 16 + group;
-        char *out = key_piece(to, DIM, group, d, half);
-        const bool inside = d < from.dim;
-        if (TYPE != GM_T_KV_Q8_0) {
-            copy_16(out, from.keys + (inside ? ((int64_t)at * from.dim + d) * 32 + half * 16 : 0), inside ? 16 : 0);
-        } else if (inside) {
-            const char *unit = from.keys + ((int64_t)at * (from.dim / 32) + d / 32) * (GM_KV_LANES * 34);
-            *(piece *)out = wide_piece(unit + 32 + d % 32 * 16 + half * 8, (const uint16_t *)unit + half * 8, false);
-        } else {
-            *(piece *)out = piece{};
-        }
+        const int group = i / (2 * DIM), d = i / 2 % DIM, half = i % 2;
+        load_key<TYPE>(key_piece(to, DIM, group, d, half), from, first / 16 + group, d, half);
     }
 }
-/* A piece of the values of key `key` from `first` of a block on; those from `last` on are zeros: nobody wrote them. */
-template <int TYPE, int DIM>
-DEVICE void load_value(char *to, const kv_place &from, int first, int key, int part, int last) {
-    const int at = first + key;
-    char *out = value_piece(to, DIM, key, part);
+/* Eight of the values of key `at` of a block; those from `last` on are zeros: nobody wrote them. */
+template <int TYPE> DEVICE void load_eight(char *out, const kv_place &from, int at, int part, int last) {
     const bool inside = part * 8 < from.dim && at < last;
     if (TYPE != GM_T_KV_Q8_0) {
         copy_16(out, from.values + (inside ? ((int64_t)at * from.dim + part * 8) * 2 : 0), inside ? 16 : 0);
@@ -69,6 +75,11 @@ DEVICE void load_value(char *to, const kv_place &from, int first, int key, int p
     } else {
         *(piece *)out = piece{};
     }
+}
+/* The same of key `key` from `first` of a block on, to its place. */
+template <int TYPE, int DIM>
+DEVICE void load_value(char *to, const kv_place &from, int first, int key, int part, int last) {
+    load_eight<TYPE>(value_piece(to, DIM, key, part), from, first + key, part, last);
 }
 template <int TYPE, int DIM>
 DEVICE void load_values(char *to, const kv_place &from, int first, int count, int last, int thread, int threads) {

@@ -68,29 +68,73 @@ KERNEL(gm_rope_angles, cuda_rope_angles_args, CUDA_THREADS) {
     r.out[row * 2 * r.half + at] = cosf(angle) * r.factor;
     r.out[row * 2 * r.half + r.half + at] = sinf(angle) * r.factor;
 }
-/* A head of a row: of q, then of keys, then of values. */
-KERNEL(gm_rope_cache, cuda_rope_cache_args, CUDA_THREADS) {
-    const int64_t row = block_index(), head = block_index_y(), dim = a.head_dim, half = a.half;
-    const float *angles = a.angles + row * 2 * half;
-    if (head < a.n_heads) {
-        const float *q = a.q + row * a.q_stride + head * dim;
+/* N values of x from d on: all are of one half, or of none. */
+template <int N> DEVICE pack<float, N> rotated_values(const float *x, const float *angles, int64_t half, int64_t d) {
+    typedef pack<float, N> values;
+    const values own = *(const values *)(x + d);
+    if (d >= 2 * half) return own;
+    const bool first = d < half;
+    const int64_t pair = first ? d : d - half;
+    const values other = *(const values *)(x + (first ? d + half : pair));
+    const values c = *(const values *)(angles + pair), s = *(const values *)(angles + half + pair);
+    values out;
+    UNROLL for (int j = 0; j < N; j++)
+        out.at[j] = first ? fmaf(-other.at[j], s.at[j], own.at[j] * c.at[j])
+                          : fmaf(other.at[j], s.at[j], own.at[j] * c.at[j]);
+    return out;
+}
+/* A head of CUDA_TURN_ROWS rows: of q, then of keys, then of values. */
+template <int N> DEVICE void turn_queries(const gm_rope_cache_args &a, int64_t head, int64_t first, int rows) {
+    typedef pack<float, N> values;
+    const int64_t dim = a.head_dim, half = a.half;
+    const int each = (int)(dim - half) / N; /* out may be q: both of a pair are a thread's */
+    for (int i = thread_index(); i < rows * each; i += CUDA_THREADS) {
+        const int64_t row = first + i / each, at = i % each * N, d = at < half ? at : at + half;
+        const float *q = a.q + row * a.q_stride + head * dim, *angles = a.angles + row * 2 * half;
         float *out = a.q_out + (row * a.n_heads + head) * dim;
-        for (int64_t i = thread_index(); i < dim - half; i += CUDA_THREADS) { /* out may be q */
-            const int64_t d = i < half ? i : i + half;
-            const float one = rotated_value(q, angles, half, d), other = rotated_value(q, angles, half, i + half);
-            out[d] = one;
-            if (i < half) out[i + half] = other;
+        const values one = rotated_values<N>(q, angles, half, d);
+        if (at < half) {
+            const values other = rotated_values<N>(q, angles, half, at + half);
+            *(values *)(out + at + half) = other;
         }
+        *(values *)(out + d) = one;
+    }
+}
+/* Side by side are threads of rows side by side, whose keys lie together, or of one row, whose values do. */
+template <int N>
+DEVICE void append_rows(const gm_rope_cache_args &a, bool is_key, int64_t head, int64_t first, int rows) {
+    constexpr int EACH = CUDA_THREADS / CUDA_TURN_ROWS; /* threads of a row */
+    const int64_t dim = a.head_dim, turned = is_key ? a.half : 0;
+    const int thread = thread_index(), of_row = is_key ? thread / CUDA_TURN_ROWS : thread % EACH;
+    const int at = is_key ? thread % CUDA_TURN_ROWS : thread / EACH;
+    if (at >= rows) return;
+    const int64_t row = first + at, position = a.positions[row];
+    const float *x = (is_key ? a.k + row * a.k_stride : a.v + row * a.v_stride) + head * dim;
+    const float *angles = a.angles + row * 2 * a.half;
+    char *to = (char *)(is_key ? a.keys : a.values)[a.sequence[row]].blocks[position / GM_KV_BLOCK] +
+               head * kv_bytes(a.kv_type, GM_KV_BLOCK * dim);
+    if (a.kv_type == GM_T_KV_Q8_0) {
+        store_kv(to, a.kv_type, position, dim, is_key, of_row, EACH,
+                 [&](int64_t d) { return rotated_value(x, angles, turned, d); });
         return;
     }
-    const bool is_key = head < a.n_heads + a.n_kv_heads;
-    const int64_t h = head - a.n_heads - (is_key ? 0 : a.n_kv_heads), position = a.positions[row];
-    const int64_t turned = is_key ? half : 0;
-    const float *x = is_key ? a.k + row * a.k_stride + h * dim : a.v + row * a.v_stride + h * dim;
-    char *to = (char *)(is_key ? a.keys : a.values)[a.sequence[row]].blocks[position / GM_KV_BLOCK] +
-               h * kv_bytes(a.kv_type, GM_KV_BLOCK * dim);
-    store_kv(to, a.kv_type, position, dim, is_key, thread_index(), CUDA_THREADS,
-             [&](int64_t d) { return rotated_value(x, angles, turned, d); });
+    for (int64_t d = of_row * N; d < dim; d += EACH * N) {
+        const pack<float, N> values = rotated_values<N>(x, angles, turned, d);
+        UNROLL for (int j = 0; j < N; j++)
+            store_kv_value(to, a.kv_type, position, dim, is_key, d + j, values.at[j]);
+    }
+}
+template <int N> DEVICE void turn_rows(const cuda_rope_cache_args &a) {
+    const gm_rope_cache_args &turn = a.turn;
+    const int64_t head = block_index_y() - turn.n_heads, first = block_index() * CUDA_TURN_ROWS;
+    const int rows = (int)(first + CUDA_TURN_ROWS < a.rows ? CUDA_TURN_ROWS : a.rows - first);
+    if (head < 0) turn_queries<N>(turn, block_index_y(), first, rows);
+    else if (head < turn.n_kv_heads) append_rows<N>(turn, true, head, first, rows);
+    else append_rows<N>(turn, false, head - turn.n_kv_heads, first, rows);
+}
+KERNEL(gm_rope_cache, cuda_rope_cache_args, CUDA_THREADS) {
+    if (a.fours) turn_rows<4>(a);
+    else turn_rows<1>(a);
 }
 
 /* ---- attention: a block's threads are the keys of a block of the cache, then the values' dimensions ----

@@ -158,17 +158,18 @@ static gm_device_state *enter_any(void) {
 
 static void *cuda_pinned(size_t bytes) {
     gm_device_state *d = enter_any();
-    void *memory = NULL;
     if (!d) return NULL;
-    const int error = d->driver->host_alloc(&memory, bytes, DRIVER_HOST_PORTABLE_MAPPED);
+    void *memory = pinned_take(d, bytes);
     cuda_leave(d);
-    return error ? NULL : memory;
+    return memory;
 }
 
 static void cuda_unpin(void *memory) {
     gm_device_state *d = memory ? enter_any() : NULL;
+    int open = 0;
     if (!d) return;
-    d->driver->host_free(memory);
+    for (int i = 0; i < MOST_DEVICES; i++) open += atomic_load(&opened[i]) != NULL;
+    pinned_give(d, memory, open == 1);
     cuda_leave(d);
 }
 

@@ -37,6 +37,11 @@ template <class F> DEVICE void store_unit(char *unit, int lane, int first, int s
         unit[2 * GM_KV_LANES + first + step * i] = (char)(int)rintf(v > -127 ? v < 127 ? v : 127.0f : -127.0f);
     }
 }
+/* Value d of a head's keys or values of a position, of a type of floats, to where those of its block begin. */
+DEVICE void store_kv_value(char *to, int type, int64_t position, int64_t dim, bool is_key, int64_t d, float value) {
+    const int64_t at = position % GM_KV_BLOCK;
+    store_float(to, is_key ? key_place(at, d, dim) : at * dim + d, value, type);
+}
 /* A head's keys or values of a position, value(d), to where those of its block begin; by `threads`. */
 template <class F>
 DEVICE void store_kv(char *to, int type, int64_t position, int64_t dim, bool is_key, int thread, int threads, F value) {
@@ -48,7 +53,6 @@ DEVICE void store_kv(char *to, int type, int64_t position, int64_t dim, bool is_
                        [&](int i) { return value(d + i); });
         return;
     }
-    for (int64_t d = thread; d < dim; d += threads)
-        store_float(to, is_key ? key_place(at, d, dim) : at * dim + d, value(d), type);
+    for (int64_t d = thread; d < dim; d += threads) store_kv_value(to, type, position, dim, is_key, d, value(d));
 }
 #endif

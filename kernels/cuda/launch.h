@@ -67,12 +67,15 @@ static inline bool is_aligned(const void *p, size_t bytes) { return (uintptr_t)p
 void cuda_start_product(const cuda_product_args *p);
 void cuda_start_softmax(const gm_softmax_args *a, int64_t rows);
 void cuda_start_rms_norm(const gm_rms_norm_args *a, int64_t rows);
+void cuda_start_rounded_norm(const gm_rms_norm_args *a, int64_t rows); /* of float32, out bfloat16: the same, rounded */
 void cuda_start_copy(const gm_copy_args *a, int64_t n);
 
 /* Products of prompts' rows (launch_prompts.c), by the tensor cores, of matrices of 16 bits and quantised ones. */
 static inline bool prompt_takes(const gm_matrix *w) { return w->format != GM_QUANT_f32 && w->k % 8 == 0; }
 bool cuda_prompt_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n);
 bool cuda_prompt_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n);
+/* Rows of k float32, a multiple of eight, to bfloat16; and a fence. */
+bool cuda_rounded_rows(gm_recorder *r, void *out, const float *x, int64_t n, int64_t k);
 #define IN_ROWS "matrices in files"
 /* Packed matrices (launch_rows.c). Values along k of a tile of a format (tiles.cuh); 0: it has none. */
 int cuda_tile_values(int format);

@@ -31,8 +31,13 @@ static void launch_rope_angles(const void *args, int64_t begin, int64_t end) {
 }
 CUDA_CONTRACT(rope_angles)
 static void start_turn(const gm_rope_cache_args *a, int64_t rows) {
-    const int64_t blocks[3] = {rows, a->n_heads + (a->k ? 2 * a->n_kv_heads : 0), 1};
-    cuda_start_grid(CUDA_rope_cache, blocks, CUDA_THREADS, 0, a);
+    const int64_t heads = a->n_heads + (a->k ? 2 * a->n_kv_heads : 0);
+    const int64_t blocks[3] = {blocks_of(rows, CUDA_TURN_ROWS), heads, 1};
+    const bool steps = (a->head_dim | a->half | a->q_stride | a->k_stride | a->v_stride) % 4 == 0;
+    const bool fours = steps && is_aligned(a->q, 16) && is_aligned(a->q_out, 16) && is_aligned(a->angles, 16) &&
+                       is_aligned(a->k, 16) && is_aligned(a->v, 16);
+    const cuda_rope_cache_args p = {*a, rows, fours};
+    cuda_start_grid(CUDA_rope_cache, blocks, CUDA_THREADS, 0, &p);
 }
 static void launch_rope_cache(const void *args, int64_t begin, int64_t end) {
     (void)begin;
@@ -63,7 +68,19 @@ static cuda_kernel halves_kernel(const gm_attention_args *a, int dim, int which)
     const int type = a->kv_type == GM_T_F16 ? 0 : a->kv_type == GM_T_BF16 ? 1 : 2;
     return (cuda_kernel)(CUDA_attention_tile_f16_64 + dim * ATTENTION_KERNELS + 2 * type + which);
 }
+/* Prompts' rows by the tensor cores of sm_90a; false: it is for the other kernels. */
+static bool start_prompt(const gm_attention_args *a, int dim, int64_t tiles) {
+    const int64_t units = tiles * (a->n_heads / a->n_kv_heads), warps = CUDA_THREADS / 32;
+    const int64_t blocks[3] = {a->n_kv_heads, blocks_of(units, warps), 1};
+    const int type = a->kv_type == GM_T_F16 ? 0 : a->kv_type == GM_T_BF16 ? 1 : 2;
+    const cuda_prompt_attention_args p = {*a, tiles};
+    if (halves_dims[dim] > 128 || a->softcap != 0 || !cuda_has_wgmma()) return false;
+    cuda_start_grid((cuda_kernel)(CUDA_prompt_attention_f16_64 + 3 * dim + type), blocks, CUDA_THREADS,
+                    (size_t)CUDA_PROMPT_MEMORY(halves_dims[dim]), &p);
+    return true;
+}
 static void start_tiles(const gm_attention_args *a, int dim, int64_t tiles) {
+    if (start_prompt(a, dim, tiles)) return;
     const int64_t group = a->n_heads / a->n_kv_heads, warps = group < CUDA_THREADS / 32 ? group : CUDA_THREADS / 32;
     const int64_t blocks[3] = {tiles, a->n_kv_heads * blocks_of(group, warps), 1};
     cuda_start_grid(halves_kernel(a, dim, ATTENTION_TILE), blocks, (int)warps * 32, TILE_SHARED(halves_dims[dim]), a);

@@ -81,6 +81,23 @@ static bool made_workspace(gm_recorder *r, made_memory *m, const gm_made_rows *r
     m->rounded = rows->form == GM_FORM_BF16 ? r->workspace(r, (size_t)(n * k) * 2 + 1) : NULL;
     return m->rounded || rows->form != GM_FORM_BF16;
 }
+/* The same of prompts' rows, rounded by the kernel that norms them. A product of such would round float32 rows for
+ * itself: they are for all that read them, but where those are float16 (`halves`). */
+static void launch_rounded_norm(const void *args, int64_t begin, int64_t end) {
+    (void)begin;
+    cuda_start_rounded_norm(args, end);
+}
+static const void *record_prompt_rows(gm_recorder *r, gm_made_rows *rows, int64_t n, int64_t k, bool halves) {
+    if (halves) return record_made_rows(r, rows, n, k);
+    void *out = r->workspace(r, (size_t)(n * k) * 2 + 1);
+    rows->form = GM_FORM_BF16;
+    if (!rows->norm) return out && cuda_rounded_rows(r, out, rows->x, n, k) ? out : NULL;
+    const gm_rms_norm_args norm = {
+        .out = out, .x = rows->x, .weight = rows->norm, .type = GM_T_F32, .x_stride = k, .dim = k, .eps = rows->eps};
+    if (!out || !r->launch(r, launch_rounded_norm, &norm, sizeof norm, n, 0, 0)) return NULL;
+    r->fence(r);
+    return out;
+}
 /* Starts kernels that make them. */
 static const void *start_made_rows(const made_memory *m, int64_t n, int64_t k) {
     const int64_t count = n * k, one = 1;
@@ -177,13 +194,16 @@ static void launch_packed_products(const void *args, int64_t begin, int64_t end)
 }
 bool cuda_packed_products(gm_recorder *r, const gm_packed_products_args *a, int64_t n) {
     products_job job = {.products = *a};
-    bool prompt = a->prompt;
+    gm_packed_products_args *own = &job.products;
+    const int64_t k = a->parts->weight.k;
+    bool prompt = a->prompt, halves = false;
     if (a->rows.form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
     for (int i = 0; i < a->count; i++) {
         if (a->parts[i].weight.in_rows) return r->lack(r, IN_ROWS);
         prompt = prompt && prompt_takes(&a->parts[i].weight);
+        halves |= a->parts[i].weight.format == GM_QUANT_f16;
     }
-    if (prompt) return record_products_apart(r, a, n);
+    if (prompt) return record_products_of(r, own, record_prompt_rows(r, &own->rows, n, k, halves), n);
     return made_workspace(r, &job.made, &a->rows, &a->parts->weight, n) &&
            r->launch(r, launch_packed_products, &job, sizeof job, n, 0, 0);
 }
@@ -204,7 +224,11 @@ bool cuda_made_glu(gm_recorder *r, const gm_made_glu_args *a, int64_t n) {
     job.glu.form = a->rows.form;
     if (job.glu.form == GM_FORM_INT8 || a->glu.out_form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
     if (a->glu.gate.in_rows || a->glu.up.in_rows) return r->lack(r, IN_ROWS);
-    if (a->glu.prompt && prompt_takes(&a->glu.gate) && prompt_takes(&a->glu.up)) return record_glu_apart(r, a, n);
+    if (a->glu.prompt && prompt_takes(&a->glu.gate) && prompt_takes(&a->glu.up)) {
+        const bool halves = a->glu.gate.format == GM_QUANT_f16 || a->glu.up.format == GM_QUANT_f16;
+        gm_made_glu_args own = *a;
+        return record_glu_of(r, &own, record_prompt_rows(r, &own.rows, n, own.glu.gate.k, halves), n);
+    }
     return made_workspace(r, &job.made, &a->rows, &a->glu.gate, n) &&
            r->launch(r, launch_made_glu, &job, sizeof job, n, 0, 0);
 }

@@ -43,8 +43,15 @@ static bool by_library(const prompt_job *job, cuda_prompt_args p) {
     if (!p.up) return blaslt_prompt(&p, job->type, job->workspace);
     if (!job->workspace) return false;
     const void *const weights[2] = {p.w, p.up};
-    const cuda_prompt_units_args units = {p.out,     job->units[0], job->units[1], p.rows,
-                                          p.columns, p.out_step,    p.out_type,    p.glu};
+    const cuda_prompt_units_args units = {.out = p.out,
+                                          .gate = job->units[0],
+                                          .up = job->units[1],
+                                          .columns = p.columns,
+                                          .out_step = p.out_step,
+                                          .out_type = p.out_type,
+                                          .glu = p.glu,
+                                          .fours = p.columns % 4 == 0 && p.out_step % 4 == 0 && is_aligned(p.out, 16)};
+    const int64_t blocks[3] = {p.rows, blocks_of(p.columns, CUDA_THREADS * 4), 1};
     p.up = NULL;
     p.out_step = p.columns;
     p.out_type = GM_T_F32;
@@ -53,8 +60,11 @@ static bool by_library(const prompt_job *job, cuda_prompt_args p) {
         p.out = job->units[i];
         if (!blaslt_prompt(&p, job->type, job->workspace)) return false;
     }
-    cuda_start(CUDA_prompt_units, blocks_of(p.rows * p.columns, CUDA_THREADS), CUDA_THREADS, 0, &units);
+    cuda_start_grid(CUDA_prompt_units, blocks, CUDA_THREADS, 0, &units);
     return true;
+}
+static void start_rows(const cuda_prompt_rows_args *rows) {
+    cuda_start(CUDA_prompt_rows, blocks_of(rows->count / 8, CUDA_THREADS), CUDA_THREADS, 0, rows);
 }
 static void launch_prompt(const void *args, int64_t begin, int64_t end) {
     const prompt_job *job = args;
@@ -64,7 +74,7 @@ static void launch_prompt(const void *args, int64_t begin, int64_t end) {
     p.rows = end;
     if (job->floats) {
         const cuda_prompt_rows_args rows = {job->x, job->floats, end * p.k, job->type};
-        cuda_start(CUDA_prompt_rows, blocks_of(rows.count / 8, CUDA_THREADS), CUDA_THREADS, 0, &rows);
+        start_rows(&rows);
     }
     if (job->piece == 0) {
         if (!by_library(job, p)) start_product(job, &p);
@@ -104,6 +114,16 @@ static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form f
         if (library && job->up.data && !(job->units[i] = r->workspace(r, (size_t)(n * job->piece) * 4))) return false;
     }
     return r->launch(r, launch_prompt, job, sizeof *job, n, 0, 0);
+}
+static void launch_rounded_rows(const void *args, int64_t begin, int64_t end) {
+    (void)begin, (void)end;
+    start_rows(args);
+}
+bool cuda_rounded_rows(gm_recorder *r, void *out, const float *x, int64_t n, int64_t k) {
+    const cuda_prompt_rows_args rows = {out, x, n * k, GM_T_BF16};
+    if (!r->launch(r, launch_rounded_rows, &rows, sizeof rows, n, 0, 0)) return false;
+    r->fence(r);
+    return true;
 }
 bool cuda_prompt_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n) {
     prompt_job job = {.product = {.out = a->out, .bias = a->bias, .residual = a->residual, .out_type = GM_T_F32},

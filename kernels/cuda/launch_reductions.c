@@ -235,7 +235,18 @@ CUDA_CONTRACT(softmax)
 
 void cuda_start_rms_norm(const gm_rms_norm_args *a, int64_t rows) {
     start_rows(CUDA_rms_norm_f16_short, a->type,
-               (cuda_rows_args){a->out, a->x, a->weight, NULL, rows, a->dim, a->x_stride, 0, a->eps, false});
+               (cuda_rows_args){a->out, a->x, a->weight, NULL, rows, a->dim, a->x_stride, 0, a->eps, false, false});
+}
+void cuda_start_rounded_norm(const gm_rms_norm_args *a, int64_t rows) {
+    start_rows(CUDA_rms_norm_f16_short, GM_T_F32,
+               (cuda_rows_args){.out = a->out,
+                                .x = a->x,
+                                .weight = a->weight,
+                                .rows = rows,
+                                .dim = a->dim,
+                                .stride = a->x_stride,
+                                .eps = a->eps,
+                                .rounds = true});
 }
 static void launch_rms_norm(const void *args, int64_t begin, int64_t end) {
     (void)begin;
@@ -247,6 +258,6 @@ static void launch_layer_norm(const void *args, int64_t begin, int64_t end) {
     const gm_layer_norm_args *a = args;
     (void)begin;
     start_rows(CUDA_layer_norm_f16_short, a->type,
-               (cuda_rows_args){a->out, a->x, a->weight, a->bias, end, a->dim, a->x_stride, 0, a->eps, false});
+               (cuda_rows_args){a->out, a->x, a->weight, a->bias, end, a->dim, a->x_stride, 0, a->eps, false, false});
 }
 CUDA_CONTRACT(layer_norm)

@@ -67,14 +67,20 @@ static void launch_dequantize(const void *args, int64_t begin, int64_t end) {
 }
 CUDA_CONTRACT(dequantize)
 void cuda_start_rounded_rows(void *out, const gm_matrix *w, int64_t first, int64_t rows) {
-    start_rows_out(&(cuda_rows_out_args){.out = out,
-                                         .weight = w->data,
-                                         .format = cuda_format_of(w->format, w->rows, w->k),
-                                         .first = first,
-                                         .rows = rows,
-                                         .k = w->k,
-                                         .out_type = GM_T_BF16,
-                                         .scale = 1});
+    const cuda_rows_out_args p = {.out = out,
+                                  .weight = w->data,
+                                  .format = cuda_format_of(w->format, w->rows, w->k),
+                                  .first = first,
+                                  .rows = rows,
+                                  .k = w->k,
+                                  .out_type = GM_T_BF16,
+                                  .scale = 1};
+    if (!p.format.tile || first % TILED_ROWS || rows % TILED_ROWS) {
+        start_rows_out(&p);
+        return;
+    }
+    const int64_t blocks[3] = {rows / TILED_ROWS, by_threads(blocks_of(w->k, 256) * 32), 1};
+    cuda_start_grid(CUDA_rounded_tiles, blocks, CUDA_THREADS, 0, &p);
 }
 static void launch_embed(const void *args, int64_t begin, int64_t end) {
     const gm_embed_args *a = args;

@@ -430,11 +430,25 @@ KERNEL(gm_prompt_rows, cuda_prompt_rows_args, CUDA_THREADS) {
     }
     *(pack<uint16_t, 8> *)((uint16_t *)a.out + i) = out;
 }
+/* A thread has four columns of a row. */
 KERNEL(gm_prompt_units, cuda_prompt_units_args, CUDA_THREADS) {
-    const int64_t i = block_index() * CUDA_THREADS + thread_index();
-    if (i >= a.rows * a.columns) return;
-    store_float(a.out, i / a.columns * a.out_step + i % a.columns, glu_value(a.glu, 0, 0, a.gate[i], a.up[i]),
-                a.out_type);
+    const int64_t column = (block_index_y() * CUDA_THREADS + thread_index()) * 4;
+    const int64_t at = block_index() * a.columns + column, to = block_index() * a.out_step + column;
+    if (column >= a.columns) return;
+    if (!a.fours) {
+        for (int j = 0; j < 4 && column + j < a.columns; j++)
+            store_float(a.out, to + j, glu_value(a.glu, 0, 0, a.gate[at + j], a.up[at + j]), a.out_type);
+        return;
+    }
+    const four gate = *(const four *)(a.gate + at), up = *(const four *)(a.up + at);
+    four out;
+    pack<uint16_t, 4> halves;
+    UNROLL for (int j = 0; j < 4; j++) {
+        out.at[j] = glu_value(a.glu, 0, 0, gate.at[j], up.at[j]);
+        halves.at[j] = bfloat_of_float(out.at[j]);
+    }
+    if (a.out_type == GM_T_BF16) *(pack<uint16_t, 4> *)((uint16_t *)a.out + to) = halves;
+    else *(four *)((float *)a.out + to) = out;
 }
 /* Lines of the right operand: of a matrix, or of two, in turn. A thread reads lines that are all even, or all odd. */
 struct prompt_lines {

@@ -58,6 +58,17 @@ template <int TYPE, int EACH, bool ALL_KEPT = EACH != CUDA_ROW_LONG> struct row 
                 if (has(g, j)) to[g * GROUP + j] = narrow<TYPE>(from[j]);
         }
     }
+    METHOD void store_rounded(uint16_t *to, int64_t g, const float (&from)[GROUP]) const {
+        pack<uint16_t, GROUP> items;
+        UNROLL for (int j = 0; j < GROUP; j++)
+            items.at[j] = narrow<GM_T_BF16>(from[j]);
+        if (a.lines) {
+            ((pack<uint16_t, GROUP> *)to)[g] = items;
+            return;
+        }
+        UNROLL for (int j = 0; j < GROUP; j++)
+            if (has(g, j)) to[g * GROUP + j] = items.at[j];
+    }
     METHOD int64_t place(int64_t k) const { return thread + k * team; }
     METHOD float *room(int64_t k) const { return memory + ((k - KEPT) * thread_count() + thread_index()) * GROUP; }
     /* f(g, values) of this thread's groups beyond registers, in order; what f makes of those in memory is kept. */
@@ -228,7 +239,8 @@ template <int TYPE, int EACH, bool BY_WARPS, bool CENTERED> DEVICE void norm_row
             else if (weight) y[j] *= widen<TYPE>(w.at[j]);
             else if (bias) y[j] += widen<TYPE>(b.at[j]);
         }
-        r.store(out, g, y);
+        if (TYPE == GM_T_F32 && !CENTERED && a.rounds) r.store_rounded((uint16_t *)a.out + index * a.dim, g, y);
+        else r.store(out, g, y);
     };
     constexpr int KEPT = row<TYPE, EACH>::KEPT;
     constexpr int AHEAD = row<TYPE, EACH>::KEEPS_ALL ? 2 : 1; /* groups of weights on their way at once */

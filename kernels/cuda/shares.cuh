@@ -439,7 +439,7 @@ template <int TYPE, int DIM> DEVICE void attend_share(const cuda_decode_args &gi
         if (s.index == 0) wait_for_others(); /* some block of each launch does */
         return;
     }
-    const kv_place from = kv_at<TYPE>(a, tables, s.kv_head, s.start / GM_KV_BLOCK);
+    const kv_place from = kv_caches<TYPE>(a, tables, s.kv_head).at(s.start / GM_KV_BLOCK);
     load_share<TYPE>(s, room, from);
     const head_norms<DIM> norms(given);
     if (given.turns) {

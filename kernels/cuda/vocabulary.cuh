@@ -347,7 +347,10 @@ DEVICE void wait_arrival(uint64_t *arrival, int phase) {
 /* An operand of 16-bit items in lines of 128 bytes, whose pieces of 16 bytes are exchanged by the line's number modulo
  * 8: eight lines begin at a multiple of 1024 bytes. Along k: lines are rows of the matrix, sixty-four items along k
  * each; else a line is one k of sixty-four rows, and `across` the bytes from those rows to the next sixty-four. */
-struct block_matrix { uint64_t bits; };
+struct block_matrix {
+    uint64_t bits;
+    METHOD block_matrix after(int bytes) const { return {bits + (uint64_t)(bytes >> 4)}; }
+};
 DEVICE block_matrix matrix_at(const void *p, int across) {
     const uint64_t at = (uint64_t)__cvta_generic_to_shared(p);
     return {(at & 0x3ffff) >> 4 | (uint64_t)(across >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62};
@@ -360,62 +363,62 @@ DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" :::
 template <int pending> DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
-/* d[64][N] += a[64][16] * b[16][N]; A_ALONG_K, B_ALONG_K: how the operands lie. d may not be touched before a wait. */
-#define WGMMA_128(name, types)                                                                                         \
-    template <bool A_ALONG_K, bool B_ALONG_K> DEVICE void name(float (&d)[64], block_matrix a, block_matrix b) {       \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {"                                         \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                          \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                \
-                     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                \
-                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, "          \
-                     "%65, 1, 1, 1, %66, %67;"                                                                         \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),        \
-                       "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),      \
-                       "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),      \
-                       "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),      \
-                       "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),      \
-                       "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),      \
-                       "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),      \
-                       "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])       \
-                     : "l"(a.bits), "l"(b.bits), "n"(A_ALONG_K ? 0 : 1), "n"(B_ALONG_K ? 0 : 1));                      \
+/* d[64][N] += a[64][16] * b[16][N], or = of it; A_ALONG_K, B_ALONG_K: how the operands lie. d may not be touched before
+ * a wait. */
+#define WGMMA_NAMES_64                                                                                                 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                           \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_NAMES_128                                                                                                \
+    WGMMA_NAMES_64 ", "                                                                                                \
+                   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                  \
+                   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_NAMES_256                                                                                                \
+    WGMMA_NAMES_128 ", "                                                                                               \
+                    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                 \
+                    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                 \
+                    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "     \
+                    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define WGMMA_EIGHT(d, i)                                                                                              \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
+        "+f"(d[i + 7])
+#define WGMMA_SUMS_64(d) WGMMA_EIGHT(d, 0), WGMMA_EIGHT(d, 8), WGMMA_EIGHT(d, 16), WGMMA_EIGHT(d, 24)
+#define WGMMA_SUMS_128(d)                                                                                              \
+    WGMMA_SUMS_64(d), WGMMA_EIGHT(d, 32), WGMMA_EIGHT(d, 40), WGMMA_EIGHT(d, 48), WGMMA_EIGHT(d, 56)
+#define WGMMA_SUMS_256(d)                                                                                              \
+    WGMMA_SUMS_128(d), WGMMA_EIGHT(d, 64), WGMMA_EIGHT(d, 72), WGMMA_EIGHT(d, 80), WGMMA_EIGHT(d, 88),                 \
+        WGMMA_EIGHT(d, 96), WGMMA_EIGHT(d, 104), WGMMA_EIGHT(d, 112), WGMMA_EIGHT(d, 120)
+#define WGMMA_OF_LINES(name, types, columns, a0, b0, adds, turn_a, turn_b)                                             \
+    template <bool A_ALONG_K, bool B_ALONG_K, bool ADDS = true>                                                        \
+    DEVICE void name(float (&d)[columns / 2], block_matrix a, block_matrix b) {                                        \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." types " {" WGMMA_NAMES_##columns          \
+                     "}, " a0 ", " b0 ", " adds ", 1, 1, " turn_a ", " turn_b ";"                                      \
+                     : WGMMA_SUMS_##columns(d)                                                                         \
+                     : "l"(a.bits), "l"(b.bits), "n"(ADDS ? 1 : 0), "n"(A_ALONG_K ? 0 : 1), "n"(B_ALONG_K ? 0 : 1));   \
     }
-#define WGMMA_256(name, types)                                                                                         \
-    template <bool A_ALONG_K, bool B_ALONG_K> DEVICE void name(float (&d)[128], block_matrix a, block_matrix b) {      \
-        asm volatile(                                                                                                  \
-            "wgmma.mma_async.sync.aligned.m64n256k16.f32." types " {"                                                  \
-            "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                   \
-            "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                         \
-            "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                         \
-            "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                         \
-            "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                         \
-            "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                         \
-            "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "             \
-            "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, %128, "  \
-            "%129, 1, 1, 1, %130, %131;"                                                                               \
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),          \
-              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),    \
-              "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),  \
-              "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),  \
-              "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),  \
-              "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),  \
-              "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),  \
-              "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),  \
-              "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),  \
-              "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),  \
-              "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),  \
-              "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]),  \
-              "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]),            \
-              "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),        \
-              "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]),        \
-              "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]),        \
-              "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])                                                   \
-            : "l"(a.bits), "l"(b.bits), "n"(A_ALONG_K ? 0 : 1), "n"(B_ALONG_K ? 0 : 1));                               \
+#define WGMMA_LINES(name, types)                                                                                       \
+    WGMMA_OF_LINES(name, types, 64, "%32", "%33", "%34", "%35", "%36")                                                 \
+    WGMMA_OF_LINES(name, types, 128, "%64", "%65", "%66", "%67", "%68")                                                \
+    WGMMA_OF_LINES(name, types, 256, "%128", "%129", "%130", "%131", "%132")
+/* The same of sixteen columns of k that the warps have, of sixteen rows each, as mma.m16n8k16 has them. */
+#define WGMMA_OF_ROWS(name, types, columns, a0, a1, a2, a3, b0)                                                        \
+    DEVICE void name(float (&d)[columns / 2], const uint32_t *a, block_matrix b) {                                     \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." types " {" WGMMA_NAMES_##columns          \
+                     "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b0 ", 1, 1, 1, 1;"                                        \
+                     : WGMMA_SUMS_##columns(d)                                                                         \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits));                                       \
     }
-WGMMA_128(wgmma_f16, "f16.f16")
-WGMMA_128(wgmma_bf16, "bf16.bf16")
-WGMMA_256(wgmma_f16, "f16.f16")
-WGMMA_256(wgmma_bf16, "bf16.bf16")
+#define WGMMA_ROWS(name, types)                                                                                        \
+    WGMMA_OF_ROWS(name, types, 64, "%32", "%33", "%34", "%35", "%36")                                                  \
+    WGMMA_OF_ROWS(name, types, 128, "%64", "%65", "%66", "%67", "%68")
+WGMMA_LINES(wgmma_f16, "f16.f16")
+WGMMA_LINES(wgmma_bf16, "bf16.bf16")
+WGMMA_ROWS(wgmma_f16_of_rows, "f16.f16")
+WGMMA_ROWS(wgmma_bf16_of_rows, "bf16.bf16")
+/* What was waited for may be read from here on. */
+template <int N> DEVICE void wgmma_result(float (&d)[N]) {
+    UNROLL for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
 #endif
 #endif
 

@@ -277,6 +277,7 @@ static inline void wait_arrival(const uint64_t *arrival, int phase) {
 struct block_matrix {
     const char *at;
     int across;
+    METHOD block_matrix after(int bytes) const { return {at + bytes, across}; }
 };
 DEVICE block_matrix matrix_at(const void *p, int across) { return {static_cast<const char *>(p), across}; }
 DEVICE void show_copies() {}
@@ -291,12 +292,17 @@ template <bool BF16, bool ALONG_K> static inline float emulated_item(const block
     memcpy(&item, reinterpret_cast<const void *>(plain ^ (plain >> 7 & 7) << 4), 2);
     return emulated_widen<BF16>(item);
 }
-template <bool BF16, bool A_ALONG_K, bool B_ALONG_K, int N>
-static void emulated_wgmma(float (&d)[N], block_matrix a, block_matrix b) {
+/* rows: of a, where a warp's lanes have them; else a is one of the block's memory. */
+template <bool BF16, bool A_ALONG_K, bool B_ALONG_K, bool ADDS, int N>
+static void emulated_wgmma(float (&d)[N], const uint32_t *rows, block_matrix a, block_matrix b) {
     const int lane = thread_index() % 32, warp = thread_index() / 32 % 4;
+    for (int part = 0; part < 4 && rows; part++)
+        for (int i = 0; i < 2; i++)
+            emulated_warp.a[lane / 4 + part % 2 * 8][lane % 4 * 2 + i + part / 2 * 8] = emulated_widen<BF16>(
+                (uint16_t)(rows[part] >> 16 * i));
     if (emulated_is_last()) {
         for (int k = 0; k < 16; k++) {
-            for (int row = 0; row < 16; row++)
+            for (int row = 0; row < 16 && !rows; row++)
                 emulated_warp.a[row][k] = emulated_item<BF16, A_ALONG_K>(a, warp * 16 + row, k);
             for (int column = 0; column < 2 * N; column++)
                 emulated_warp.b[k][column] = emulated_item<BF16, B_ALONG_K>(b, column, k);
@@ -305,12 +311,17 @@ static void emulated_wgmma(float (&d)[N], block_matrix a, block_matrix b) {
     }
     emulated_warp_barrier();
     for (int i = 0; i < N; i++)
-        d[i] += emulated_warp.out[lane / 4 + i / 2 % 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
+        d[i] = (ADDS ? d[i] : 0) + emulated_warp.out[lane / 4 + i / 2 % 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
 }
-template <bool A_ALONG_K, bool B_ALONG_K, int N> DEVICE void wgmma_f16(float (&d)[N], block_matrix a, block_matrix b) {
-    emulated_wgmma<false, A_ALONG_K, B_ALONG_K>(d, a, b);
-}
-template <bool A_ALONG_K, bool B_ALONG_K, int N> DEVICE void wgmma_bf16(float (&d)[N], block_matrix a, block_matrix b) {
-    emulated_wgmma<true, A_ALONG_K, B_ALONG_K>(d, a, b);
-}
+#define EMULATED_WGMMA(name, BF16)                                                                                     \
+    template <bool A_ALONG_K, bool B_ALONG_K, bool ADDS = true, int N>                                                 \
+    DEVICE void name(float (&d)[N], block_matrix a, block_matrix b) {                                                  \
+        emulated_wgmma<BF16, A_ALONG_K, B_ALONG_K, ADDS>(d, nullptr, a, b);                                            \
+    }                                                                                                                  \
+    template <int N> DEVICE void name##_of_rows(float (&d)[N], const uint32_t *a, block_matrix b) {                    \
+        emulated_wgmma<BF16, true, false, true>(d, a, block_matrix{}, b);                                              \
+    }
+EMULATED_WGMMA(wgmma_f16, false)
+EMULATED_WGMMA(wgmma_bf16, true)
+template <int N> DEVICE void wgmma_result(float (&)[N]) {}
 #endif

@@ -53,6 +53,7 @@ def test_what_fits_the_memory_of_a_block(program, tmp_path):
     assert program("test_kernels", "12", "softmax", "rms_norm", "layer_norm", **card) > 60
     assert program("test_kernels", "1", "quantized_matmul", "scan", "sort", "scatter", "scatter_sums", **card) > 20
     assert program("test_kernels", "6", "product", "gather_product", **card) > 15
+    assert program("test_kernels", "4", "attention", **card) > 20
 
 
 @pytest.mark.slow
@@ -66,3 +67,8 @@ def test_products_by_cublaslt_equal_the_processor_s(program, engine):
 @pytest.mark.parametrize("lost_at", ["", "1", "2", "3", "4", "5", "6", "7", "8", "12"])
 def test_the_calls_of_a_device(program, lost_at):
     assert program("test_device", *([lost_at] if lost_at else [])) >= 6
+
+
+@pytest.mark.slow
+def test_memory_of_the_host_that_is_in_use(program):
+    assert program("test_device", GOMLX_FAKE_LATE="1") >= 6

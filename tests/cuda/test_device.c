@@ -90,6 +90,29 @@ static void check_failures(gm_device_state *d, const char *kind, gm_device_resul
     }
 }
 
+/* Memory of the host that was given back is given again to who asks for about as much, once what was asked for before
+ * is done; not while it is not. */
+static void check_kept(gm_device_state *d) {
+    void *there = NULL;
+    char *first = device_cuda.pinned(3 * N), *other, *again;
+    check(first && device_cuda.alloc(d, N, &there) == DEVICE_OK, "memory", "kept", 0);
+    device_cuda.unpin(first);
+    check((again = device_cuda.pinned(2 * N)) == first, "the same", "kept", 1);
+    check((other = device_cuda.pinned(2 * N)) && other != first, "another", "kept", 2);
+    device_cuda.unpin(other);
+    check((other = device_cuda.pinned(N * N)) && other != first, "a larger one", "kept", 3);
+    device_cuda.unpin(other);
+    check(!device_cuda.pinned(SIZE_MAX) && !device_cuda.pinned(SIZE_MAX / 3), "none so large", "kept", 4);
+    check(device_cuda.copy(d, there, first, N) == DEVICE_OK, "a copy", "kept", 5);
+    device_cuda.unpin(first);
+    if (getenv("GOMLX_FAKE_LATE")) { /* the copy has not begun */
+        check((again = device_cuda.pinned(2 * N)) != first, "one in use", "kept", 6);
+        device_cuda.unpin(again);
+    }
+    check(negate(d) == DEVICE_OK, "what comes after", "kept", 7);
+    device_cuda.free(d, there);
+}
+
 /* A wait looks all the time where the end is near, unless the card has more to do: then a late look costs nothing. */
 static void check_pauses(void) {
     const int64_t us = 1000, usual = 400 * us;
@@ -161,7 +184,10 @@ int main(int argc, char **argv) {
         check(d && negate(d) == DEVICE_OK, "the same again", "load", 1);
         if (d) {
             check_failures(d, "alloc", DEVICE_MEMORY);
+            void *const held = device_cuda.pinned(N * sizeof(float)); /* what was given back before */
             check_failures(d, "pinned", DEVICE_MEMORY);
+            device_cuda.unpin(held);
+            check_kept(d);
             check_failures(d, "copy", DEVICE_FAILED);
             check_failures(d, "launch", DEVICE_FAILED);
             check_failures(d, "mark", DEVICE_LOST);
