@@ -229,7 +229,7 @@ KERNEL(gm_scatter, cuda_index_args, CUDA_THREADS) {
  * it too. All others add to the cells of exact.cuh at once, which takes long where many meet. So nothing is rounded
  * before all is joined, and the order of what is added does not matter. ---- */
 #define SUMS_EXPONENTS 7 /* an element is less than 2^30 units */
-#define SUMS_CARRIES (1 << 14)
+#define SUMS_CARRIES (1 << 12) /* a sum has room for eight times as many: others may carry before these have left */
 constexpr int SUMS_EACH = CUDA_SUMS_BATCH / CUDA_SUMS_THREADS;
 struct block_sums {
     block_words low;     /* [width], of which [units][copies][places] are used; in two's complement */
@@ -306,9 +306,10 @@ DEVICE int carries_of(uint32_t pair, int which) {
 DEVICE void carry_sum(const cuda_index_args &a, const block_sums &b, int at, int place, int exponent, bool down) {
     const uint32_t one = at % 2 ? 1u << 16 : 1u, pair = add_to(b.carries, at / 2, down ? 0 - one : one);
     const int carries = carries_of(pair, at % 2) + (down ? -1 : 1);
-    if (carries != SUMS_CARRIES && carries != -SUMS_CARRIES) return;
-    add_to(b.carries, at / 2, 0 - (uint32_t)carries * one);
-    add_units(a, place, carries * ((int64_t)1 << 32), exponent);
+    if (carries == 0 || carries % SUMS_CARRIES != 0) return;
+    const int leaving = carries < 0 ? -SUMS_CARRIES : SUMS_CARRIES;
+    add_to(b.carries, at / 2, 0 - (uint32_t)leaving * one);
+    add_units(a, place, leaving * ((int64_t)1 << 32), exponent);
 }
 /* at: where the block has the place's sum of the first unit. WIDE: there are others. */
 template <bool WIDE> DEVICE void add_to_sum(const cuda_index_args &a, const block_sums &b, int at, int place, float x) {
