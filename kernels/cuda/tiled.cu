@@ -6,7 +6,7 @@
  * the bits that it has alone. */
 #include "made_rows.cuh"
 #include "units.cuh"
-#include "wide.cuh"
+#include "several.cuh"
 
 #define REST_SCALE 0x1p11f /* of what the first float16 leaves out */
 
@@ -196,20 +196,6 @@ DEVICE void read_rows(const cuda_packed_args &a, const tiled_room &room, const r
 }
 
 /* ---- weights ---- */
-/* Of sixteen rows of all matrices, those that follow one another in one. */
-struct tiled_unit {
-    const void *data;
-    product_rows to;
-    int64_t row; /* of the matrix */
-};
-DEVICE tiled_unit unit_of(const cuda_packed_args &a, int64_t unit) {
-    int64_t row = unit * TILED_ROWS;
-    if (row < a.rows) return {a.weight.data, {a.out, a.weight.bias, a.rows}, row};
-    row -= a.rows;
-    const cuda_more &first = a.more[0], &second = a.more[1];
-    if (row < first.rows) return {first.weight.data, {first.out, first.weight.bias, first.rows}, row};
-    return {second.weight.data, {second.out, second.weight.bias, second.rows}, row - first.rows};
-}
 /* A warp's ring: stages of tiles of its part of k, of one sixteen rows after another. */
 template <class FORM> struct tile_ring {
     static constexpr int TILE
@@ -237,9 +223,7 @@ template <class FORM> struct tile_ring {
         if (tiles == 0) product = s.count;
         fill(0, a.early);
     }
-    METHOD void fill(int first, int end) {
-        _Pragma("unroll 1") for (int i = first; i < end; i++) ask();
-    }
+    METHOD void fill(int first, int end) { _Pragma("unroll 1") for (int i = first; i < end; i++) ask(); }
     METHOD int64_t bytes() const { return (int64_t)s.tiles * TILE; } /* of sixteen rows */
     METHOD void begin_matrix() {
         const int unit = s.matrices == 2 ? 0 : product; /* a gate and an up alternate, others follow one another */
@@ -348,15 +332,13 @@ DEVICE void finish_products(const cuda_packed_args &a, const tiled_room &room, c
     }
 }
 
-/* The tokens of a pass from `token` on, by `blocks` blocks, of which this is one. ONE: one token. */
-template <class FORM, bool ONE>
-DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int block, int blocks) {
+/* A token, by `blocks` blocks, of which this is one. */
+template <class FORM> DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int block, int blocks) {
     constexpr int HALVES = FORM::BF16 ? 1 : 2, RUNS = FORM::K / 32;
     const int lane = thread_index() % WARP, warp = thread_index() / WARP;
     const int units = (int)((a.rows + a.more[0].rows + a.more[1].rows) / TILED_ROWS), more = units % blocks;
-    const int64_t left = a.tokens - token;
     tiled_share s;
-    s.columns = ONE ? HALVES : (int)(left < a.pass ? left : a.pass) * HALVES;
+    s.columns = HALVES;
     s.tiles = (int)(a.k / FORM::K);
     s.matrices = a.glu == CUDA_NO_GLU ? 1 : 2;
     s.begin = (int64_t)(units / blocks) * block + (block < more ? block : more);
@@ -405,7 +387,8 @@ DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int block, i
         waiting = 0;
     }
 }
-/* ---- x of wide products (wide.cu), as a block's memory has it here: a warp for a part of a token's row ---- */
+/* ---- x of products of several tokens (several.cu), as a block's memory has it here: a warp for a part of a token's
+ * row ---- */
 /* The row that this block makes, of tiles of so many values; its norm's weights are on their way. */
 struct row_to_make {
     row_part part;
@@ -417,9 +400,9 @@ struct row_to_make {
           room{(float *)block_memory(), (float *)block_memory() + TILED_PARTS * TILED_COLUMNS},
           x((const float *)a.x + block_index() * a.k), norm(a.norm ? room.norm : nullptr),
           number(thread_index() / WARP) {
-        if (!norm) return;
-        copy_norm(a, room, part);
+        if (norm) copy_norm(a, room, part);
         commit_copies();
+        wait_for_others(); /* for x */
         wait_copies<0>();
         warp_barrier();
     }
@@ -432,7 +415,7 @@ struct row_to_make {
 template <class FORM> DEVICE void tiled_rows(const cuda_packed_args &a) {
     const int64_t token = block_index();
     const int column = (int)(token % a.pass) * 2;
-    const wide_rows made = wide_rows_of(a, token / a.pass);
+    const several_rows made = several_rows_of(a, token / a.pass);
     const row_to_make row(a, a.weight.format.tile ? a.weight.format.tile : FORM::K);
     tiled_room room;
     room.x = made.values;
@@ -443,14 +426,17 @@ template <class FORM> DEVICE void tiled_rows(const cuda_packed_args &a) {
     warp_barrier();
     put_row<FORM>(row.scale(a), room, row.part, a.columns, column, row.number);
 }
-KERNEL(gm_tiled_rows_bf16, cuda_packed_args, TILED_THREADS) {
+KERNEL_AHEAD(gm_tiled_rows_bf16, cuda_packed_args, TILED_THREADS) {
     const row_to_make row(a, tiles_of_halves<true>::K);
-    four_words *to = (four_words *)((uint16_t *)a.made + block_index() * a.k);
+    const int64_t token = block_index();
+    const int column = (int)(token % a.pass) * 4, step = a.columns * 4;
+    four_words *to = several_rows_of(a, token / a.pass).values;
     if (row.norm) look_at_rounded(row.x, row.room, row.part, true, row.number, 0);
-    put_rounded(row.x, row.norm, row.scale(a), row.part, row.norm != nullptr, [=](int u) { return to + u; });
+    put_rounded(row.x, row.norm, row.scale(a), row.part, row.norm != nullptr,
+                [=](int u) { return to + u / 4 * step + column + u % 4; });
 }
 #define TILED_X(name, ...)                                                                                             \
-    KERNEL(gm_tiled_rows_##name, cuda_packed_args, TILED_THREADS) { tiled_rows<__VA_ARGS__>(a); }
+    KERNEL_AHEAD(gm_tiled_rows_##name, cuda_packed_args, TILED_THREADS) { tiled_rows<__VA_ARGS__>(a); }
 TILED_X(f16, tiles_of_halves<false>)
 TILED_X(q4_0, tiles_of_q4_0)
 TILED_X(q8_0, tiles_of_q8_0)
@@ -459,16 +445,10 @@ TILED_X(q6_k, tiles_of_q6_k)
 TILED_X(mxfp4, tiles_of_mxfp4)
 TILED_X(affine4, tiles_of_affine4<64, GM_T_F16>)
 
-#define TILED(name, ...)                                                                                               \
-    KERNEL_AHEAD(gm_tiled_##name, cuda_packed_args, TILED_THREADS) {                                                   \
-        tiled_product<__VA_ARGS__, false>(a, block_index_y() * a.pass, (int)block_index(), (int)block_count());        \
-    }
-ALL_TILES(TILED)
-/* Of one token. */
 #define TILED_ONE(name, ...)                                                                                           \
     using one_##name = __VA_ARGS__;                                                                                    \
     KERNEL_OF_REGISTERS(gm_tiled_one_##name, cuda_packed_args, TILED_THREADS, one_##name::REGISTERS) {                 \
-        tiled_product<one_##name, true>(a, 0, (int)block_index(), (int)block_count());                                 \
+        tiled_product<one_##name>(a, block_index_y(), (int)block_index(), (int)block_count());                         \
     }
 ALL_TILES(TILED_ONE)
 
@@ -489,7 +469,7 @@ template <class FORM> DEVICE void tiled_expert(const cuda_packed_args &a) {
     own.x = (const float *)a.x + pair / a.top_k * a.k;
     own.out = (float *)a.out + pair * a.rows;
     own.tokens = 1;
-    tiled_product<FORM, true>(own, 0, (int)(block_index() % blocks), blocks);
+    tiled_product<FORM>(own, 0, (int)(block_index() % blocks), blocks);
 }
 #define EXPERT(name, ...)                                                                                              \
     KERNEL_AHEAD(gm_expert_tiled_##name, cuda_packed_args, TILED_THREADS) { tiled_expert<__VA_ARGS__>(a); }
