@@ -342,6 +342,7 @@ typedef struct {
 #define TILED_STAGES 8
 #define TILED_ARRIVALS (TILED_PARTS * TILED_STAGES * 8)
 #define TILED_SUMS 32
+#define CUDA_KEPT_X 256 /* values of a part of one token that lanes keep, at most */
 #define TILED_COLUMNS 8 /* of mma: of tokens, or twice as many */
 /* several.cu: columns of x that go together at most; where a tile is longer than so many values along k, one matrix's
  * sixteen rows go along it at a time, else two; bytes of x of so many columns. */
@@ -390,6 +391,8 @@ typedef struct {
     int32_t pass; /* tokens that go together, of matrices in tiles */
     /* Of tiled.cu: tiles of a stage, stages of a ring, those that are asked for before x, products whose sums wait. */
     int32_t stage, stages, early, kept;
+    int32_t units, longer; /* sixteens of rows of a block; of the first `longer` blocks one more */
+    int32_t whole;         /* tiles of each part, where all have as many, in one stage, of CUDA_KEPT_X values; or 0 */
     float alpha, limit;
     cuda_more more[CUDA_MORE];
     const float *norm; /* or NULL */
@@ -451,6 +454,7 @@ typedef gm_attention_args cuda_attention_args;
 typedef struct {
     gm_turned_attention_args row;
     bool turns, merges;
+    int32_t group, cuts; /* heads of a kv head, and blocks of sixteen of them */
 } cuda_decode_args;
 typedef struct {
     gm_cached_conv_args layer;

@@ -94,7 +94,8 @@ template <int TYPE, int DIM> DEVICE void attend_tile(const gm_attention_args &a)
     const auto load = [&](int64_t first) {
         char *to = block_memory() + first / KEYS % 2 * 2 * HALF;
         if (first < end) {
-            const kv_place from = kv_at<TYPE>(a, tile.first, kv_head, first / GM_KV_BLOCK);
+            const cache_tables tables = tables_of(a, read_written(a.sequence + tile.first));
+            const kv_place from = kv_at<TYPE>(a, tables, kv_head, first / GM_KV_BLOCK);
             const int at = (int)(first % GM_KV_BLOCK), left = (int)(end - first < KEYS ? end - first : KEYS);
             load_keys<TYPE, DIM>(to, from, at, KEYS, thread_index(), thread_count());
             load_values<TYPE, DIM>(to + HALF, from, at, KEYS, at + left, thread_index(), thread_count());

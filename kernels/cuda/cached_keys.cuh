@@ -13,12 +13,16 @@ struct kv_place {
     const char *keys, *values; /* of a kv head in a block of the cache */
     int dim;
 };
-template <int TYPE> DEVICE kv_place kv_at(const gm_attention_args &a, int64_t row, int64_t kv_head, int64_t block) {
-    const int64_t values = GM_KV_BLOCK * a.head_dim, sequence = read_written(a.sequence + row);
+struct cache_tables { gm_cache_address keys, values; };
+DEVICE cache_tables tables_of(const gm_attention_args &a, int64_t sequence) {
+    return {read_written(a.keys + sequence), read_written(a.values + sequence)};
+}
+template <int TYPE>
+DEVICE kv_place kv_at(const gm_attention_args &a, const cache_tables &tables, int64_t kv_head, int64_t block) {
+    const int64_t values = GM_KV_BLOCK * a.head_dim;
     const int64_t offset = kv_head * (TYPE == GM_T_KV_Q8_0 ? values / 32 * 34 : 2 * values);
-    const gm_cache_address keys = read_written(a.keys + sequence), of_values = read_written(a.values + sequence);
-    return {(const char *)read_written(keys.blocks + block) + offset,
-            (const char *)read_written(of_values.blocks + block) + offset, (int)a.head_dim};
+    return {(const char *)read_written(tables.keys.blocks + block) + offset,
+            (const char *)read_written(tables.values.blocks + block) + offset, (int)a.head_dim};
 }
 /* Eight of int8 as float16: with a scale each, or all one. */
 DEVICE piece wide_piece(const char *bytes, const uint16_t *scales, bool one) {
@@ -74,8 +78,7 @@ DEVICE void load_values(char *to, const kv_place &from, int first, int count, in
 
 /* ---- what a warp has of sixteen queries: lane l those of rows l / 4 and l / 4 + 8 ---- */
 template <int TYPE> DEVICE uint32_t two_halves(float low, float high) {
-    return TYPE == GM_T_BF16 ? bfloat_of_float(low) | (uint32_t)bfloat_of_float(high) << 16
-                             : half_of_float(low) | (uint32_t)half_of_float(high) << 16;
+    return TYPE == GM_T_BF16 ? two_bfloats(low, high) : two_halves(low, high);
 }
 template <int TYPE> DEVICE void multiply_halves(float *d, const uint32_t *a, const uint32_t *b) {
     if (TYPE == GM_T_BF16) mma_bf16(d, a, b);

@@ -70,10 +70,10 @@ static void start_tiles(const gm_attention_args *a, int dim, int64_t tiles) {
 }
 static void start_blocks(const gm_turned_attention_args *row, bool turns, int dim, int64_t rows) {
     const gm_attention_args *a = &row->attention;
-    const int64_t cuts = blocks_of(a->n_heads / a->n_kv_heads, HEADS_AT_ONCE);
+    const int64_t group = a->n_heads / a->n_kv_heads, cuts = blocks_of(group, HEADS_AT_ONCE);
     const int64_t blocks[3] = {rows * a->n_kv_heads * cuts, a->max_blocks * CUDA_SHARES, 1};
     const bool merges = blocks[1] <= CUDA_MERGED && blocks[0] <= CUDA_TICKETS;
-    const cuda_decode_args p = {*row, turns, merges};
+    const cuda_decode_args p = {*row, turns, merges, (int32_t)group, (int32_t)cuts};
     cuda_start_grid(halves_kernel(a, dim, ATTENTION_BLOCK), blocks, CUDA_DECODE_THREADS,
                     (size_t)CUDA_DECODE_MEMORY(halves_dims[dim]), &p);
     if (!merges)

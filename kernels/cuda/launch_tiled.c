@@ -6,7 +6,7 @@
 
 /* Bytes of a stage of more than one tile, and of a block's rings, at most: more keep x waiting, and no product shorter.
  * Rows in place of tiles come by pieces, so that more have to be on their way. */
-#define LONG_STAGE 4096
+#define LONG_STAGE 4352
 #define AHEAD 65536
 #define AHEAD_OF_ROWS 131072
 #define EARLY 32768 /* of AHEAD before x is there, which comes behind them */
@@ -32,17 +32,21 @@ bool cuda_makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {
 static int64_t units_of(const cuda_packed_args *p) {
     return (p->rows + p->more[0].rows + p->more[1].rows) / TILED_ROWS;
 }
-/* Cuts the memory of a block for a token of so many columns and `units` sixteens of rows. Bytes that it takes; 0: there
- * are too few. */
-static size_t cut_memory(cuda_packed_args *p, int64_t columns, int64_t units) {
+static void share_units(cuda_packed_args *p, int64_t units, int64_t blocks) {
+    p->units = (int32_t)(units / blocks);
+    p->longer = (int32_t)(units % blocks);
+}
+/* Cuts the memory of a block for a token of so many columns. Bytes that it takes; 0: there are too few. */
+static size_t cut_memory(cuda_packed_args *p, int64_t columns) {
     const cuda_format *f = &p->weight.format;
     const int64_t values = cuda_tile_values(f->format), tile = TILED_ROWS * (values / f->values) * f->bytes;
     const int64_t part = blocks_of(p->k / values, TILED_PARTS), matrices = p->glu == CUDA_NO_GLU ? 1 : 2;
     const bool in_rows = f->format <= GM_QUANT_bf16; /* without totals of x */
     const int64_t ahead = in_rows ? AHEAD_OF_ROWS : AHEAD, longest = LONG_STAGE < tile ? 1 : LONG_STAGE / tile;
-    const int64_t products = units * matrices, kept = TILED_SUMS / matrices * matrices;
+    const int64_t products = (p->units + (p->longer > 0)) * matrices, kept = TILED_SUMS / matrices * matrices;
     p->stage = (int32_t)blocks_of(part, blocks_of(part, longest));
     p->kept = (int32_t)(products < kept ? products : kept);
+    p->whole = p->stage == part && p->k % (values * TILED_PARTS) == 0 && part * values <= CUDA_KEPT_X ? p->stage : 0;
     const int64_t results = p->kept * TILED_PARTS * TILED_ROWS + TILED_PARTS * columns;
     const int64_t x = p->k * columns * 2 + (in_rows ? 0 : p->k / 16 * columns * 4);
     const int64_t fixed = TILED_ARRIVALS + results * 4 + x + (int64_t)cuda_norm_memory(p),
@@ -51,7 +55,7 @@ static size_t cut_memory(cuda_packed_args *p, int64_t columns, int64_t units) {
     if (stages > 2 && stages > ahead / ring) stages = ahead / ring < 2 ? 2 : ahead / ring;
     if (stages > TILED_STAGES) stages = TILED_STAGES;
     p->stages = (int32_t)stages;
-    p->early = (int32_t)(in_rows ? stages : EARLY < ring ? 1 : EARLY / ring < stages ? EARLY / ring : stages);
+    p->early = (int32_t)(EARLY < ring ? 1 : EARLY / ring < stages ? EARLY / ring : stages);
     return stages < 2 ? 0 : (size_t)(fixed + stages * ring);
 }
 /* bfloat16 rows are one column each, float32 rows two. What does not fit goes as several tokens do, and these, where
@@ -66,7 +70,8 @@ bool cuda_start_tiled(cuda_packed_args *p) {
     if (p->glu != CUDA_NO_GLU && (memcmp(&p->weight.format, &p->up.format, sizeof p->up.format) != 0 ||
                                   !cuda_makes_tiles(&p->up, p->rows, p->k)))
         return false;
-    const size_t memory = cut_memory(p, rounded ? 1 : 2, blocks_of(units, blocks));
+    share_units(p, units, blocks);
+    const size_t memory = cut_memory(p, rounded ? 1 : 2);
     if ((p->tokens > 1 || !memory) && cuda_start_several(p, number)) return true;
     if (!memory) return false;
     const int64_t grid[3] = {blocks, p->tokens, 1};
@@ -80,8 +85,8 @@ static int64_t expert_blocks(const cuda_packed_args *p) {
     return each < 1 ? 1 : each < units ? each : units;
 }
 static size_t expert_memory(cuda_packed_args *p) {
-    const int64_t units = blocks_of(p->rows / TILED_ROWS, expert_blocks(p));
-    return cut_memory(p, 2, units);
+    share_units(p, p->rows / TILED_ROWS, expert_blocks(p));
+    return cut_memory(p, 2);
 }
 bool cuda_fits_experts(cuda_packed_args *p) {
     return p->weight.format.tile && is_aligned(p->x, 16) &&

@@ -300,7 +300,6 @@ DEVICE int exponent_to_half(uint32_t top) {
     return exponent < 14 ? 126 : 140 - exponent;
 }
 DEVICE float power_of_two(int exponent) { return float_of_bits((uint32_t)(exponent + 127) << 23); }
-DEVICE uint32_t two_halves(float low, float high) { return half_of_float(low) | (uint32_t)half_of_float(high) << 16; }
 /* x of a stretch as the tensor cores take it, of 8 elements 0 4 1 5 2 6 3 7, odd ones divided by 16, to `room`; *runs:
  * the sums of the lane's two runs. Returns what takes the power of two back. */
 template <int TYPE> DEVICE float stage_x(const pack<uint16_t, 8> &x, qmm_fields *room, float (&runs)[2]) {

@@ -28,20 +28,36 @@ struct row_part {
     METHOD row_part(int tiles, int values, int number)
         : begin(part_of_tiles(tiles, number) * (values / 8)), end(part_of_tiles(tiles, number + 1) * (values / 8)) {}
     METHOD int first() const { return begin + thread_index() % WARP; }
+    METHOD bool is_long() const { return end - begin > AT_ONCE * WARP; }
 };
-/* use(u, fours) for each of a lane's eights of a row of x. */
-template <tile_order ORDER, class F> DEVICE void each_eight(const float *x, const row_part &part, F use) {
+/* AT_ONCE eights of a lane, from a warp's eight `base` on; of a part of no more they are all. */
+template <tile_order ORDER> struct lane_eights {
     typedef eights<ORDER> order;
-    for (int at = part.first(); at < part.end; at += AT_ONCE * WARP) {
-        four_floats fours[AT_ONCE][2];
+    four_floats fours[AT_ONCE][2];
+    METHOD void read(const float *x, const row_part &part, int base) {
         UNROLL for (int r = 0; r < AT_ONCE; r++) {
-            const int u = at + r * WARP;
-            if (u >= part.end) continue;
-            fours[r][0] = read_written((const four_floats *)(x + order::place(u)));
-            fours[r][1] = read_written((const four_floats *)(x + order::place(u) + order::FAR));
+            const int u = base + r * WARP + thread_index() % WARP;
+            const bool there = u < part.end;
+            if (base + r * WARP >= part.end) continue;
+            fours[r][0] = there ? read_written((const four_floats *)(x + order::place(u))) : four_floats{};
+            fours[r][1] = there ? read_written((const four_floats *)(x + order::place(u) + order::FAR)) : four_floats{};
         }
-        UNROLL for (int r = 0; r < AT_ONCE; r++)
-            if (at + r * WARP < part.end) use(at + r * WARP, fours[r]);
+    }
+    /* use(u, fours, there): as all lanes of the warp do, of which some are past the part's end. */
+    template <class F> METHOD void each(const row_part &part, int base, F use) {
+        UNROLL for (int r = 0; r < AT_ONCE; r++) {
+            const int u = base + r * WARP + thread_index() % WARP;
+            if (base + r * WARP < part.end) use(u, fours[r], u < part.end);
+        }
+    }
+};
+/* use(u, fours, there) for each eight of a part of a row of x, of which the first ones were read; again: not all of
+ * them stayed where they were read to. */
+template <tile_order ORDER, class F>
+DEVICE void each_eight(lane_eights<ORDER> &first, const float *x, const row_part &part, bool again, F use) {
+    for (int base = part.begin; base < part.end; base += AT_ONCE * WARP) {
+        if (again || base > part.begin) first.read(x, part, base);
+        first.each(part, base, use);
     }
 }
 /* What becomes of a lane's eights before the scale of the row is known: the sum of squares, and the largest. */
@@ -49,10 +65,12 @@ template <tile_order ORDER> struct first_look {
     float squares, most;
     const float *norm; /* in the block's memory, or NULL: times its weights */
     METHOD explicit first_look(const float *weights) : squares(0), most(0), norm(weights) {}
-    METHOD void add(int u, four_floats *fours) {
+    /* there: it is one of the row's, else zeros. */
+    METHOD void add(int u, four_floats *fours, bool there) {
         UNROLL for (int half = 0; half < 2; half++) {
             four_floats weights = {};
-            if (norm) weights = *(const four_floats *)(norm + eights<ORDER>::place(u) + half * eights<ORDER>::FAR);
+            if (norm && there)
+                weights = *(const four_floats *)(norm + eights<ORDER>::place(u) + half * eights<ORDER>::FAR);
             UNROLL for (int j = 0; j < 4; j++) {
                 float &x = fours[half].at[j];
                 squares = fmaf(x, x, squares);
@@ -70,7 +88,7 @@ template <tile_order ORDER> struct first_look {
 
 /* Asks for the norm's weights of a part, which no kernel before this one writes. */
 DEVICE void copy_norm(const cuda_packed_args &a, const made_room &room, const row_part &part) {
-    for (int i = part.begin * 8 + thread_index() % WARP * 4; i < part.end * 8; i += WARP * 4)
+    _Pragma("unroll 1") for (int i = part.begin * 8 + thread_index() % WARP * 4; i < part.end * 8; i += WARP * 4)
         copy_16(room.norm + i, a.norm + i, 16);
 }
 /* Of the t-th of the rows whose squares were put. */

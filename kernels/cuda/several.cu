@@ -29,7 +29,7 @@ template <class FORM, int N> struct several_form {
     static constexpr bool BY_LANES = FORM::FROM_ROWS || !HAS_LONG_COPIES;         /* weights */
 };
 struct several_share {
-    int64_t begin;                   /* the first sixteen rows */
+    int begin;                       /* the first sixteen rows */
     int count;                       /* products of sixteen rows: of gates and ups in turn */
     int matrices, tiles, first, own; /* tiles along k; of the warp's part */
 };
@@ -97,7 +97,7 @@ template <class FORM, int N> struct several_ring {
     METHOD several_ring(const cuda_packed_args &args, const several_share &share, const several_x<FORM, N> &of_x)
         : a(args), s(share), x(of_x), product(0), at(0), slot(0), read_slot(0), phase(0),
           bytes(args.stage * form::BYTES), far(8 * (int64_t)share.tiles * form::ROW) {
-        const int warp = thread_index() / WARP, lane = thread_index() % WARP;
+        const int warp = warp_number(), lane = thread_index() % WARP;
         arrivals = (uint64_t *)block_memory() + warp * TILED_STAGES;
         to = memory = block_memory() + TILED_ARRIVALS + warp * a.stages * bytes;
         if (lane < a.stages) {
@@ -201,7 +201,7 @@ template <class FORM> DEVICE int place_of_sum(int token, int row) {
 template <class FORM, int N>
 DEVICE void put_several(const several_x<FORM, N> &x, float *to, const float (&sums)[N][4]) {
     typedef several_form<FORM, N> form;
-    const int lane = thread_index() % WARP, warp = thread_index() / WARP, column = lane % 4 * 2, row = lane / 4;
+    const int lane = thread_index() % WARP, warp = warp_number(), column = lane % 4 * 2, row = lane / 4;
     to += warp * (form::TOKENS * TILED_ROWS);
     UNROLL for (int n = 0; n < N; n++) {
         const int token = (8 * n + column) / form::HALVES;
@@ -241,13 +241,12 @@ DEVICE void finish_several(const cuda_packed_args &a, const several_share &s, co
 }
 template <class FORM, int N> DEVICE void several_product(const cuda_packed_args &a) {
     typedef several_form<FORM, N> form;
-    const int units = (int)((a.rows + a.more[0].rows + a.more[1].rows) / TILED_ROWS), blocks = (int)block_count(),
-              block = (int)block_index(), more = units % blocks, warp = thread_index() / WARP;
+    const int block = (int)block_index(), warp = warp_number();
     several_share s;
     s.tiles = (int)(a.k / FORM::K);
     s.matrices = a.glu == CUDA_NO_GLU ? 1 : 2;
-    s.begin = (int64_t)(units / blocks) * block + (block < more ? block : more);
-    s.count = (units / blocks + (block < more)) * s.matrices;
+    s.begin = a.units * block + (block < a.longer ? block : a.longer);
+    s.count = (a.units + (block < a.longer)) * s.matrices;
     s.first = part_of_tiles(s.tiles / form::PART_TILES, warp) * form::PART_TILES;
     s.own = part_of_tiles(s.tiles / form::PART_TILES, warp + 1) * form::PART_TILES - s.first;
     float *sums_at = (float *)(block_memory() + TILED_ARRIVALS + TILED_PARTS * a.stages * a.stage * form::BYTES);

@@ -7,6 +7,7 @@
 
 #define DECODE_WARPS (CUDA_SHARE_KEYS / 16)
 #define MERGE_PARTS 8 /* of a sum over shares: each of every so many of them */
+#define FEW_SHARES 12 /* that a thread reads at once */
 typedef pack<float, 4> four_floats;
 typedef pack<float, 2> two_floats;
 
@@ -18,16 +19,20 @@ struct decoded_share {
 DEVICE int share_count(const gm_attention_args &a, int64_t end) { /* that a row sees */
     return (int)((end + CUDA_SHARE_KEYS - 1) / CUDA_SHARE_KEYS - begin_of(a, end) / CUDA_SHARE_KEYS);
 }
-DEVICE decoded_share share_of(const cuda_decode_args &given) {
+/* Of the block's row, which has so many others before it and is at a position. */
+DEVICE int row_of_block(const cuda_decode_args &given) {
+    return (int)block_index() / ((int)given.row.attention.n_kv_heads * given.cuts);
+}
+DEVICE decoded_share share_of(const cuda_decode_args &given, int row, int position) {
     const gm_attention_args &a = given.row.attention;
-    const int kv_heads = (int)a.n_kv_heads, group = (int)a.n_heads / kv_heads, cuts = (group + 15) / 16;
-    const int block = (int)block_index(), in_group = block % cuts * 16;
+    const int in_row = (int)block_index() - row * (int)a.n_kv_heads * given.cuts;
     decoded_share s;
-    s.row = block / (kv_heads * cuts);
-    s.kv_head = block / cuts % kv_heads;
-    s.head = s.kv_head * group + in_group;
-    s.heads = group - in_group < 16 ? group - in_group : 16;
-    s.end = (int64_t)read_written(a.positions + s.row) + 1;
+    s.row = row;
+    s.kv_head = given.cuts == 1 ? in_row : in_row / given.cuts;
+    const int in_group = (in_row - (int)s.kv_head * given.cuts) * 16;
+    s.head = s.kv_head * given.group + in_group;
+    s.heads = given.group - in_group < 16 ? given.group - in_group : 16;
+    s.end = (int64_t)position + 1;
     s.begin = begin_of(a, s.end);
     s.index = (int)block_index_y();
     s.start = (s.begin / CUDA_SHARE_KEYS + s.index) * CUDA_SHARE_KEYS;
@@ -55,56 +60,60 @@ template <int TYPE> DEVICE void put_half(char *to, float x) {
     *(uint16_t *)to = TYPE == GM_T_BF16 ? bfloat_of_float(x) : half_of_float(x);
 }
 
-/* ---- heads that are turned by a warp, whose lanes have values j of [0, dim - half): with the one that is turned with
- * it, or, from `half` on, one behind those that are turned ---- */
+/* ---- heads that are turned by a warp: pair j of [0, dim / 2) is j with the one that is turned with it, or, from
+ * `half` on, two side by side behind those that are turned ---- */
 template <int DIM> struct lane_head {
-    static constexpr int EACH = DIM / WARP, PAIRS = EACH / 2;
-    float low[EACH], high[PAIRS];
+    static constexpr int PAIRS = DIM / 2 / WARP;
+    float low[PAIRS], high[PAIRS];
     int half = 0, dim = 0;
-    METHOD int at(int i) const { return thread_index() % WARP + i * WARP; }
-    METHOD void read(const float *x, int64_t pairs, int64_t values) {
-        half = (int)pairs, dim = (int)values;
-        UNROLL for (int i = 0; i < EACH; i++) {
-            const int j = at(i);
-            low[i] = j < dim - half ? read_written(x + (j < half ? j : j + half)) : 0;
-            if (i < PAIRS) high[i % PAIRS] = j < half ? read_written(x + half + j) : 0;
+    METHOD int pair(int i) const { return thread_index() % WARP + i * WARP; }
+    METHOD int low_place(int j) const { return j < half ? j : 2 * j; }
+    METHOD int high_place(int j) const { return j < half ? half + j : 2 * j + 1; }
+    METHOD void read(const float *x, int64_t turned_pairs, int64_t values) {
+        half = (int)turned_pairs, dim = (int)values;
+        UNROLL for (int i = 0; i < PAIRS; i++) {
+            const int j = pair(i);
+            low[i] = 2 * j < dim ? read_written(x + low_place(j)) : 0;
+            high[i] = 2 * j < dim ? read_written(x + high_place(j)) : 0;
         }
     }
     METHOD void norm(const lane_head &weights, float eps) {
         float squares = 0;
-        UNROLL for (int i = 0; i < EACH; i++) {
-            squares = fmaf(low[i], low[i], squares);
-            if (i < PAIRS) squares = fmaf(high[i % PAIRS], high[i % PAIRS], squares);
-        }
+        UNROLL for (int i = 0; i < PAIRS; i++)
+            squares = fmaf(high[i], high[i], fmaf(low[i], low[i], squares));
         squares = join_warp(squares, [](float y, float z) { return y + z; });
         const float scale = 1.0f / sqrtf(squares / (float)dim + eps);
-        UNROLL for (int i = 0; i < EACH; i++) {
+        UNROLL for (int i = 0; i < PAIRS; i++) {
             low[i] = low[i] * scale * weights.low[i];
-            if (i < PAIRS) high[i % PAIRS] = high[i % PAIRS] * scale * weights.high[i % PAIRS];
+            high[i] = high[i] * scale * weights.high[i];
         }
     }
     /* put(d, value) for what it comes to; angles: cosines, and sines. */
     template <class F> METHOD void turn(const lane_head &angles, F put) const {
-        UNROLL for (int i = 0; i < EACH; i++) {
-            const int j = at(i);
-            if (j >= dim - half) continue;
-            if (i < PAIRS && j < half) {
-                const float c = angles.low[i], s = angles.high[i % PAIRS], x = low[i], y = high[i % PAIRS];
-                put(j, fmaf(-y, s, x * c));
-                put(half + j, fmaf(x, s, y * c));
-            } else {
-                put(j + half, low[i]);
-            }
+        UNROLL for (int i = 0; i < PAIRS; i++) {
+            const int j = pair(i);
+            const float c = angles.low[i], s = angles.high[i], x = low[i], y = high[i];
+            if (2 * j >= dim) continue;
+            put(low_place(j), j < half ? fmaf(-y, s, x * c) : x);
+            put(high_place(j), j < half ? fmaf(x, s, y * c) : y);
         }
+    }
+};
+/* Weights of norms of heads, which no kernel writes: they are there before what they norm. */
+template <int DIM> struct head_norms {
+    lane_head<DIM> q, k;
+    METHOD explicit head_norms(const cuda_decode_args &given) {
+        const gm_rope_cache_args &t = given.row.turn;
+        if (given.turns && given.row.q_norm) q.read(given.row.q_norm, t.half, t.head_dim);
+        if (given.turns && given.row.k_norm) k.read(given.row.k_norm, t.half, t.head_dim);
     }
 };
 /* Turns this warp's queries, to the block's memory. */
 template <int TYPE, int DIM>
 DEVICE void turn_queries(const cuda_decode_args &given, const decoded_share &s, const decoded_room<DIM> &room,
-                         const lane_head<DIM> &angles) {
+                         const lane_head<DIM> &angles, const lane_head<DIM> &weights) {
     const gm_rope_cache_args &t = given.row.turn;
-    lane_head<DIM> weights, x;
-    if (given.row.q_norm) weights.read(given.row.q_norm, t.half, t.head_dim);
+    lane_head<DIM> x;
     for (int h = thread_index() / WARP; h < s.heads; h += DECODE_WARPS) {
         x.read(t.q + s.row * t.q_stride + (s.head + h) * t.head_dim, t.half, t.head_dim);
         if (given.row.q_norm) x.norm(weights, given.row.eps);
@@ -137,19 +146,18 @@ DEVICE void put_own(const cuda_decode_args &given, const decoded_share &s, const
 /* Queries, and the row's own key and value, which two of the warps turn: the key that which has the keys beside it. */
 template <int TYPE, int DIM>
 DEVICE void turn_row(const cuda_decode_args &given, const decoded_share &s, const decoded_room<DIM> &room,
-                     const kv_place &to) {
+                     const kv_place &to, const head_norms<DIM> &norms) {
     const gm_rope_cache_args &t = given.row.turn;
     const int warp = thread_index() / WARP;
     const bool is_key = s.own >= 0 && warp == s.own / 16;
     const bool is_value = s.own >= 0 && warp == (s.own / 16 + 1) % DECODE_WARPS;
-    lane_head<DIM> angles, own, weights;
+    lane_head<DIM> angles, own;
     angles.read(t.angles + s.row * 2 * t.half, t.half, 2 * t.half);
     if (is_key) own.read(t.k + s.row * t.k_stride + s.kv_head * t.head_dim, t.half, t.head_dim);
     if (is_value) own.read(t.v + s.row * t.v_stride + s.kv_head * t.head_dim, 0, t.head_dim);
-    if (is_key && given.row.k_norm) weights.read(given.row.k_norm, t.half, t.head_dim);
-    turn_queries<TYPE>(given, s, room, angles);
+    turn_queries<TYPE>(given, s, room, angles, norms.q);
     if (!is_key && !is_value) return;
-    if (is_key && given.row.k_norm) own.norm(weights, given.row.eps);
+    if (is_key && given.row.k_norm) own.norm(norms.k, given.row.eps);
     own.turn(angles, [&](int d, float value) { room.turned[(is_key ? 0 : DIM) + d] = value; });
     wait_copies<0>(); /* of the keys beside it */
     put_own<TYPE>(given, s, room, to, is_key);
@@ -163,16 +171,42 @@ DEVICE void read_queries(const gm_attention_args &a, const decoded_share &s, con
 }
 
 /* ---- a share ---- */
+/* A warp's sixteen keys of 16 bits; and values of so many keys, by the block. */
+template <int DIM> DEVICE void copy_share_keys(char *to, const kv_place &from, int first) {
+    const int d = thread_index() % WARP / 2, half = thread_index() % 2;
+    char *out = key_piece(to, DIM, 0, d, half); /* which piece is exchanged is the same sixteen dimensions on */
+    const char *at = from.keys + first * from.dim * 2 + d * 32 + half * 16;
+    UNROLL for (int i = 0; i < DIM / 16; i++) {
+        const bool inside = d + 16 * i < from.dim;
+        copy_16(out + 512 * i, inside ? at + 512 * i : from.keys, inside ? 16 : 0);
+    }
+}
+template <int DIM> DEVICE void copy_share_values(char *to, const kv_place &from, int first, int count) {
+    constexpr int PIECES = DIM / 8, STEP = CUDA_DECODE_THREADS / PIECES;
+    const int key = thread_index() / PIECES, part = thread_index() % PIECES;
+    const char *at = from.values + ((first + key) * from.dim + part * 8) * 2;
+    UNROLL for (int i = 0; i < CUDA_SHARE_KEYS / STEP; i++) {
+        const bool inside = part * 8 < from.dim;
+        if (key + i * STEP < count)
+            copy_16(value_piece(to, DIM, key + i * STEP, part), inside ? at + i * STEP * from.dim * 2 : from.values,
+                    inside ? 16 : 0);
+    }
+}
 /* Keys, of which a warp has sixteen, and values are on their way; the queries that a warp is to put are zeros. int8 has
  * no keys beside the row's own yet. */
 template <int TYPE, int DIM>
 DEVICE void load_share(const decoded_share &s, const decoded_room<DIM> &room, const kv_place &from) {
     const int warp = thread_index() / WARP, lane = thread_index() % WARP;
-    const bool later = TYPE == GM_T_KV_Q8_0 && s.own >= 0 && warp == s.own / 16;
-    if (16 * warp < s.count && !later)
-        load_keys<TYPE, DIM>(room.keys + warp * 32 * DIM, from, s.first + 16 * warp, 16, lane, WARP);
     const int there = s.own < 0 ? s.count : s.own, none = (s.count + 15) / 16 * 16 - s.count;
-    load_values<TYPE, DIM>(room.values, from, s.first, there, s.first + there, thread_index(), CUDA_DECODE_THREADS);
+    char *keys = room.keys + warp * 32 * DIM;
+    if constexpr (TYPE == GM_T_KV_Q8_0) {
+        if (16 * warp < s.count && (s.own < 0 || warp != s.own / 16))
+            load_keys<TYPE, DIM>(keys, from, s.first + 16 * warp, 16, lane, WARP);
+        load_values<TYPE, DIM>(room.values, from, s.first, there, s.first + there, thread_index(), CUDA_DECODE_THREADS);
+    } else {
+        if (16 * warp < s.count) copy_share_keys<DIM>(keys, from, s.first + 16 * warp);
+        copy_share_values<DIM>(room.values, from, s.first, there);
+    }
     commit_copies();
     for (int i = thread_index(); i < none * (DIM / 8); i += CUDA_DECODE_THREADS)
         *(piece *)value_piece(room.values, DIM, s.count + i / (DIM / 8), i % (DIM / 8)) = piece{};
@@ -314,15 +348,57 @@ DEVICE void add_shares(four_floats (&sums)[PARTS], const float *share, int64_t s
         }
     }
 }
+/* Four dimensions of a head by a thread that reads all shares at once, the few that there are: their sums in the order
+ * of merge_sums and add_shares. */
+DEVICE void merge_few(const gm_attention_args &a, int64_t row, int64_t head, int count, int d) {
+    const int step = (int)share_floats(a);
+    const float *share = share_place(a, row, head, 0);
+    two_floats weights[FEW_SHARES]; /* tops and sums */
+    four_floats fours[FEW_SHARES], total = {};
+    UNROLL for (int i = 0; i < FEW_SHARES; i++) {
+        weights[i] = {-INFINITY, 0};
+        fours[i] = {};
+        if (i >= count) continue;
+        weights[i] = read_written((const two_floats *)(share + i * step + a.head_dim));
+        fours[i] = read_written((const four_floats *)(share + i * step + d));
+    }
+    const float sink = a.sinks ? a.sinks[head] * LOG2_E : -INFINITY;
+    float top = sink, sums[WARP / 2] = {};
+    UNROLL for (int i = 0; i < FEW_SHARES; i++)
+        top = fmaxf(top, weights[i].at[0]);
+    top = top == -INFINITY ? 0.0f : top;
+    if (a.sinks) sums[0] = power_of_two(sink - top);
+    UNROLL for (int i = 0; i < FEW_SHARES; i++) {
+        const float factor = power_of_two(weights[i].at[0] - top);
+        sums[i] = fmaf(weights[i].at[1], factor, sums[i]);
+        UNROLL for (int j = 0; j < 4; j++)
+            fours[i].at[j] = fmaf(fours[i].at[j], factor, i < MERGE_PARTS ? 0.0f : fours[i % MERGE_PARTS].at[j]);
+        if (i >= MERGE_PARTS) fours[i % MERGE_PARTS] = fours[i];
+    }
+    UNROLL for (int by = WARP / 4; by > 0; by /= 2) UNROLL
+        for (int i = 0; i < by; i++) sums[i] += sums[i + by];
+    UNROLL for (int j = 0; j < 4; j++) {
+        total.at[j] = fours[0].at[j];
+        UNROLL for (int p = 1; p < MERGE_PARTS; p++)
+            total.at[j] += fours[p].at[j];
+        total.at[j] /= sums[0];
+    }
+    *(four_floats *)(a.out + (row * a.n_heads + head) * a.head_dim + d) = total;
+}
 template <int DIM>
 DEVICE void merge_group(const gm_attention_args &a, int64_t row, int64_t head, int heads, int count) {
+    const int fours = (int)a.head_dim / 4;
+    if (count <= FEW_SHARES) {
+        for (int i = thread_index(); i < heads * fours; i += CUDA_DECODE_THREADS)
+            merge_few(a, row, head + i / fours, count, i % fours * 4);
+        return;
+    }
     float *factors = (float *)block_memory(), *sums = factors + 16 * CUDA_MERGED; /* of heads */
     for (int h = thread_index() / WARP; h < heads; h += DECODE_WARPS) {
         const merged_head merged = merge_sums(a, row, head + h, count, factors + h * CUDA_MERGED);
         if (thread_index() % WARP == 0) sums[h] = merged.sum;
     }
     barrier();
-    const int fours = (int)a.head_dim / 4;
     for (int i = thread_index(); i < heads * fours; i += CUDA_DECODE_THREADS) {
         const int h = i / fours, d = i % fours * 4;
         four_floats parts[MERGE_PARTS], total;
@@ -355,16 +431,20 @@ template <int TYPE, int DIM> DEVICE void attend_share(const cuda_decode_args &gi
     const decoded_room<DIM> room;
     float top[2];
     if (!given.turns) wait_for_others(); /* for keys and values, of which the kernel before may have written some */
-    const decoded_share s = share_of(given);
+    const int row = row_of_block(given), position = read_written(a.positions + row);
+    const int64_t sequence = read_written(a.sequence + row);
+    const cache_tables tables = tables_of(a, sequence); /* on their way with the position */
+    const decoded_share s = share_of(given, row, position);
     if (s.start >= s.end) {
         if (s.index == 0) wait_for_others(); /* some block of each launch does */
         return;
     }
-    const kv_place from = kv_at<TYPE>(a, s.row, s.kv_head, s.start / GM_KV_BLOCK);
+    const kv_place from = kv_at<TYPE>(a, tables, s.kv_head, s.start / GM_KV_BLOCK);
     load_share<TYPE>(s, room, from);
+    const head_norms<DIM> norms(given);
     if (given.turns) {
         wait_for_others(); /* for what is turned: it writes the caches itself, and tables are older */
-        turn_row<TYPE>(given, s, room, from);
+        turn_row<TYPE>(given, s, room, from, norms);
     } else {
         read_queries<TYPE>(a, s, room);
     }

@@ -8,8 +8,6 @@
 #include "units.cuh"
 #include "several.cuh"
 
-#define REST_SCALE 0x1p11f /* of what the first float16 leaves out */
-
 struct tiled_room { /* in a block's memory */
     four_words *x;  /* [k / 32][columns][4 lanes] */
     float *totals;  /* [k / 32][TOTALS][columns] */
@@ -18,19 +16,31 @@ struct tiled_room { /* in a block's memory */
     made_room made;
 };
 struct tiled_share {
-    int columns;   /* of x: of tokens, or twice as many */
-    int tiles;     /* along k */
-    int64_t begin; /* the first sixteen rows */
-    int count;     /* products of sixteen rows: of gates and ups in turn */
+    int columns; /* of x: of tokens, or twice as many */
+    int tiles;   /* along k */
+    int begin;   /* the first sixteen rows */
+    int count;   /* products of sixteen rows: of gates and ups in turn */
     int matrices;
     METHOD int part(int number) const { return part_of_tiles(tiles, number); }
 };
+template <class FORM> DEVICE tiled_share share_of_block(const cuda_packed_args &a, int columns, int block) {
+    const int matrices = a.glu == CUDA_NO_GLU ? 1 : 2;
+    return {columns, (int)(a.k / FORM::K), a.units * block + (block < a.longer ? block : a.longer),
+            (a.units + (block < a.longer)) * matrices, matrices};
+}
+template <class FORM> DEVICE tiled_room room_of_block(const cuda_packed_args &a, int columns, int tokens) {
+    tiled_room room;
+    room.x = (four_words *)(block_memory() + TILED_ARRIVALS +
+                            TILED_PARTS * a.stages * a.stage * (TILED_ROWS * FORM::CHUNK));
+    room.sums = (float *)(room.x + a.k / 32 * columns * 4);
+    room.scales = room.sums + a.kept * TILED_PARTS * tokens * TILED_ROWS;
+    room.totals = room.scales + TILED_PARTS * columns;
+    room.made.squares = room.totals + a.k / 32 * FORM::TOTALS * columns;
+    room.made.norm = room.made.squares + TILED_PARTS * TILED_COLUMNS;
+    return room;
+}
 
 /* ---- x ---- */
-DEVICE uint32_t two_halves(float low, float high) { return half_of_float(low) | (uint32_t)half_of_float(high) << 16; }
-DEVICE uint32_t two_bfloats(float low, float high) {
-    return bfloat_of_float(low) | (uint32_t)bfloat_of_float(high) << 16;
-}
 DEVICE float first_half(uint32_t two) { return float_of_half((uint16_t)two); }
 DEVICE float second_half(uint32_t two) { return float_of_half((uint16_t)(two >> 16)); }
 /* The power of two that takes a number, the largest, to [2^13, 2^14). */
@@ -38,31 +48,19 @@ DEVICE float scale_of_most(uint32_t most) {
     const int exponent = (int)(most >> 23);
     return float_of_bits((uint32_t)(267 - (exponent < 20 ? 20 : exponent > 240 ? 240 : exponent)) << 23);
 }
-/* Two words' floats, of which the second's may be sixteenths of what they count. */
-DEVICE float four_in_all(const four_words &eight, int first, float second) {
-    return (first_half(eight.at[first]) + second_half(eight.at[first])) +
-           (first_half(eight.at[first + 1]) + second_half(eight.at[first + 1])) * second;
-}
-/* Of a run, whose eights four lanes side by side have. */
-template <class FORM> DEVICE void put_totals(const four_words &eight, float *totals, int columns, bool there) {
-    constexpr float SECOND = FORM::SIXTEENTHS ? 16 : 1;
-    float part[2] = {four_in_all(eight, 0, SECOND), four_in_all(eight, 2, SECOND)};
-    if (FORM::TOTALS == 1) part[0] += part[1];
-    UNROLL for (int i = 0; i < FORM::TOTALS; i++) {
-        for (int step = 1; step < 4; step *= 2) part[i] += lane_xor(part[i], step);
-        if (there) totals[i * columns] = part[i] * (FORM::OFFSET * 0x1p-24f);
-    }
-}
+/* Eight values of a row, times `scale`, and totals of a run, whose eights four lanes side by side have: what rounding
+ * leaves out is in the second column, whose totals are with the first's. */
 template <class FORM>
 DEVICE void put_eight(const float *values, float scale, const tiled_room &room, int columns, int column, int unit,
                       bool there) {
     four_words near, rest;
+    float totals[2] = {0, 0};
     UNROLL for (int i = 0; i < 4; i++) {
-        const float each = FORM::SIXTEENTHS && i % 2 ? scale * 0.0625f : scale;
-        const float low = values[2 * i] * each, high = values[2 * i + 1] * each;
+        float low = values[2 * i] * scale, high = values[2 * i + 1] * scale;
+        totals[i / 2] += low + high;
+        if (FORM::SIXTEENTHS && i % 2) low *= 0.0625f, high *= 0.0625f;
         near.at[i] = two_halves(low, high);
-        rest.at[i] = two_halves((low - first_half(near.at[i])) * REST_SCALE,
-                                (high - second_half(near.at[i])) * REST_SCALE);
+        rest.at[i] = two_halves(low - first_half(near.at[i]), high - second_half(near.at[i]));
     }
     const int run = unit / 4, lane = unit % 4;
     if (there) {
@@ -70,87 +68,56 @@ DEVICE void put_eight(const float *values, float scale, const tiled_room &room, 
         to[0] = near;
         to[4] = rest;
     }
-    if (FORM::TOTALS) {
-        float *totals = room.totals + run * FORM::TOTALS * columns + column;
-        put_totals<FORM>(near, totals, columns, there && lane == 0);
-        put_totals<FORM>(rest, totals + 1, columns, there && lane == 0);
+    if (FORM::TOTALS == 1) totals[0] += totals[1];
+    UNROLL for (int i = 0; i < FORM::TOTALS; i++) {
+        for (int step = 1; step < 4; step *= 2) totals[i] += lane_xor(totals[i], step);
+        if (!there || lane > 0) continue;
+        float *to = room.totals + (run * FORM::TOTALS + i) * columns + column;
+        to[0] = totals[i] * (FORM::OFFSET * 0x1p-24f);
+        to[1] = 0;
     }
 }
-/* Where an eight of a row waits, as floats, for what becomes of it: the places of both. */
-DEVICE four_floats *place_of_eight(const tiled_room &room, int columns, int column, int u) {
-    return (four_floats *)(room.x + (u / 4 * columns + column) * 4 + u % 4);
-}
-/* Part `number` of a row, the t-th, to two columns. Until the scale of the row is known: */
+/* Part `number` of a row, of which the first eights were read, to two columns. Its norm's weights count, its scale does
+ * not: it is of what comes out. */
 template <class FORM>
-DEVICE void look_at_row(const float *x, const tiled_room &room, const row_part &part, const float *norm, int columns,
-                        int column, int number, int t) {
-    first_look<FORM::ORDER> look(norm);
-    each_eight<FORM::ORDER>(x, part, [&](int u, four_floats *fours) {
-        four_floats *to = place_of_eight(room, columns, column, u);
-        look.add(u, fours);
-        to[0] = fours[0];
-        to[4] = fours[1];
+DEVICE void make_row(lane_eights<FORM::ORDER> &first, const float *x, const tiled_room &room, const row_part &part,
+                     const float *norm, int columns, int column, int number, int t) {
+    first_look<FORM::ORDER> look(norm), again(norm);
+    each_eight(first, x, part, false, [&](int u, four_floats *fours, bool there) { look.add(u, fours, there); });
+    const float scale = scale_of_most(most_of_lanes(bits_of_float(look.most)));
+    const bool reads = part.is_long();
+    each_eight(first, x, part, reads, [&](int u, four_floats *fours, bool there) {
+        float values[8];
+        if (reads) again.add(u, fours, there);
+        UNROLL for (int j = 0; j < 8; j++)
+            values[j] = eights<FORM::ORDER>::value(fours, j);
+        put_eight<FORM>(values, scale, room, columns, column, u, there);
     });
     if (norm) look.put_squares(room.made, number, t);
-    const uint32_t most = most_of_lanes(bits_of_float(look.most));
-    if (thread_index() % WARP == 0) room.scales[number * columns + column] = float_of_bits(most);
-}
-/* ... and then. */
-template <class FORM>
-DEVICE void put_row(float row_scale, const tiled_room &room, const row_part &part, int columns, int column,
-                    int number) {
-    float *back = room.scales + number * columns + column;
-    const float scale = scale_of_most(bits_of_float(back[0] * row_scale));
-    warp_barrier(); /* all lanes have read the largest */
-    for (int at = part.begin; at < part.end; at += WARP) {
-        const int u = at + thread_index() % WARP;
-        const bool there = u < part.end;
-        four_floats fours[2] = {};
-        float values[8];
-        if (there) {
-            const four_floats *from = place_of_eight(room, columns, column, u);
-            fours[0] = from[0];
-            fours[1] = from[4];
-        }
-        UNROLL for (int j = 0; j < 8; j++)
-            values[j] = eights<FORM::ORDER>::value(fours, j) * row_scale;
-        put_eight<FORM>(values, scale, room, columns, column, u, there);
-    }
     if (thread_index() % WARP > 0) return;
-    back[0] = 1 / scale * FORM::SCALE;
-    back[1] = back[0] * (1 / REST_SCALE);
+    float *back = room.scales + number * columns + column;
+    back[0] = back[1] = float_of_bits((254u << 23) - bits_of_float(scale)) * FORM::SCALE; /* of a power of two */
 }
-/* The same to a column of bfloat16: to(u) is where it goes. kept: rows are few enough that norm's places keep it. */
-DEVICE void look_at_rounded(const float *x, const made_room &room, const row_part &part, bool kept, int number, int t) {
+/* The same of bfloat16, whose scale counts before it is rounded: the squares, and then what to(u) is. */
+DEVICE void look_at_rounded(lane_eights<IN_ORDER> &first, const float *x, const made_room &room, const row_part &part,
+                            int number, int t) {
     first_look<IN_ORDER> look(room.norm);
-    each_eight<IN_ORDER>(x, part, [&](int u, four_floats *fours) {
-        look.add(u, fours);
-        if (!kept) return;
-        four_floats *to = (four_floats *)(room.norm + u * 8);
-        to[0] = fours[0];
-        to[1] = fours[1];
-    });
+    each_eight(first, x, part, false, [&](int u, four_floats *fours, bool there) { look.add(u, fours, there); });
     look.put_squares(room, number, t);
 }
-DEVICE four_words rounded_eight(const four_floats *fours, float scale) {
-    four_words eight;
-    UNROLL for (int i = 0; i < 4; i++) {
-        const float *two = fours[i / 2].at + i % 2 * 2;
-        eight.at[i] = two_bfloats(two[0] * scale, two[1] * scale);
-    }
-    return eight;
-}
+/* kept: the first eights are those that were looked at. */
 template <class F>
-DEVICE void put_rounded(const float *x, const float *norm, float scale, const row_part &part, bool kept, F to) {
-    if (kept) {
-        for (int u = part.first(); u < part.end; u += WARP)
-            *to(u) = rounded_eight((const four_floats *)(norm + u * 8), scale);
-        return;
-    }
+DEVICE void put_rounded(lane_eights<IN_ORDER> &first, const float *x, const float *norm, float scale,
+                        const row_part &part, bool kept, F to) {
     first_look<IN_ORDER> look(norm); /* for what it makes of an eight alone */
-    each_eight<IN_ORDER>(x, part, [&](int u, four_floats *fours) {
-        if (norm) look.add(u, fours);
-        *to(u) = rounded_eight(fours, scale);
+    each_eight(first, x, part, !kept, [&](int u, four_floats *fours, bool there) {
+        four_words eight;
+        if (norm && !kept) look.add(u, fours, there);
+        UNROLL for (int i = 0; i < 4; i++) {
+            const float *two = fours[i / 2].at + i % 2 * 2;
+            eight.at[i] = two_bfloats(two[0] * scale, two[1] * scale);
+        }
+        if (there) *to(u) = eight;
     });
 }
 /* Rows of bfloat16, of which a column is a token's. */
@@ -162,41 +129,47 @@ DEVICE void copy_columns(const cuda_packed_args &a, const tiled_room &room, int 
             room.x[(u / 4 * columns + column) * 4 + u % 4] = read_written(x + u);
     }
 }
-/* A warp's part of the rows of x from `token` on. */
-template <class FORM>
+/* Norm's weights, which were asked for, are there. */
+DEVICE void wait_for_norm() {
+    wait_copies<0>();
+    warp_barrier();
+}
+/* A warp's part of the rows of x from `token` on; behind the first of it, more weights. */
+template <class FORM, class RING>
 DEVICE void read_rows(const cuda_packed_args &a, const tiled_room &room, const row_part &part, int columns,
-                      int64_t token) {
+                      int64_t token, RING &ring) {
     constexpr int HALVES = FORM::BF16 ? 1 : 2;
-    const int number = thread_index() / WARP, tokens = columns / HALVES;
+    const int number = warp_number(), tokens = columns / HALVES;
     const float *x = (const float *)a.x + token * a.k, *norm = a.norm ? room.made.norm : nullptr;
-    const bool kept = norm && tokens == 1;
-    if (norm) {
-        wait_copies<0>(); /* for its weights */
-        warp_barrier();
-    }
+    const bool kept = tokens == 1 && !part.is_long();
+    lane_eights<FORM::ORDER> first;
     if (FORM::BF16 && !a.rounds) {
         copy_columns(a, room, columns, token, part);
+        ring.fill(a.early, a.stages);
         warp_barrier();
         return;
     }
+    first.read(x, part, part.begin);
+    ring.fill(a.early, a.stages);
+    if (norm) wait_for_norm();
     for (int t = 0; t < tokens; t++) {
-        if constexpr (!FORM::BF16) look_at_row<FORM>(x + t * a.k, room, part, norm, columns, t * HALVES, number, t);
-        else if (norm) look_at_rounded(x + t * a.k, room.made, part, kept, number, t);
+        const float *row = x + t * a.k;
+        if (t > 0) first.read(row, part, part.begin);
+        if constexpr (!FORM::BF16) make_row<FORM>(first, row, room, part, norm, columns, t * HALVES, number, t);
+        else if (norm) look_at_rounded(first, row, room.made, part, number, t);
     }
-    if (norm) barrier();
-    else warp_barrier();
-    for (int t = 0; t < tokens; t++) {
-        const float scale = norm ? scale_of_row(a, room.made, t) : 1;
-        if constexpr (FORM::BF16)
-            put_rounded(x + t * a.k, norm, scale, part, kept,
+    if constexpr (FORM::BF16) {
+        if (norm) barrier();
+        for (int t = 0; t < tokens; t++)
+            put_rounded(first, x + t * a.k, norm, norm ? scale_of_row(a, room.made, t) : 1, part, kept,
                         [&](int u) { return room.x + (u / 4 * columns + t) * 4 + u % 4; });
-        else put_row<FORM>(scale, room, part, columns, t * HALVES, number);
     }
     warp_barrier();
 }
 
 /* ---- weights ---- */
-/* A warp's ring: stages of tiles of its part of k, of one sixteen rows after another. */
+/* A warp's ring: stages of tiles of its part of k, of one sixteen rows after another. Lane l knows where the part is in
+ * the l-th of WARP products. */
 template <class FORM> struct tile_ring {
     static constexpr int TILE
     = TILED_ROWS * FORM::CHUNK, STEP = FORM::FROM_ROWS ? FORM::CHUNK : TILE; /* along k */
@@ -205,12 +178,12 @@ template <class FORM> struct tile_ring {
     const tiled_share &s;
     char *memory;
     uint64_t *arrivals;
-    const char *begin, *after; /* of the part, in the product that is asked for and in the next one */
-    int tiles, product, edge, at, slot, read_slot, phase; /* tiles: of the part; edge: of another matrix */
+    const char *part;
+    int tiles, product, at, slot, phase; /* tiles: of the part; product and at: what is asked for next */
 
     METHOD tile_ring(const cuda_packed_args &args, const tiled_share &share)
-        : a(args), s(share), product(0), at(0), slot(0), read_slot(0), phase(0) {
-        const int warp = thread_index() / WARP, lane = thread_index() % WARP;
+        : a(args), s(share), product(0), at(0), slot(0), phase(0) {
+        const int warp = warp_number(), lane = thread_index() % WARP;
         arrivals = (uint64_t *)block_memory() + warp * TILED_STAGES;
         memory = block_memory() + TILED_ARRIVALS + warp * a.stages * a.stage * TILE;
         tiles = s.part(warp + 1) - s.part(warp);
@@ -219,26 +192,15 @@ template <class FORM> struct tile_ring {
             show_arrivals();
         }
         warp_barrier();
-        begin_matrix();
         if (tiles == 0) product = s.count;
-        fill(0, a.early);
+        find_parts();
     }
-    METHOD void fill(int first, int end) { _Pragma("unroll 1") for (int i = first; i < end; i++) ask(); }
-    METHOD int64_t bytes() const { return (int64_t)s.tiles * TILE; } /* of sixteen rows */
-    METHOD void begin_matrix() {
-        const int unit = s.matrices == 2 ? 0 : product; /* a gate and an up alternate, others follow one another */
-        const tiled_unit first = unit_of(a, s.begin + unit);
-        const int64_t offset = first.row / TILED_ROWS * bytes() + s.part(thread_index() / WARP) * STEP;
-        begin = (const char *)first.data + offset;
-        after = s.matrices == 2 ? (const char *)a.up.data + offset : begin + bytes();
-        edge = s.matrices == 2 ? s.count : unit + (int)((first.to.rows - first.row) / TILED_ROWS);
-    }
-    METHOD void next_product() {
-        const char *before = begin;
-        at = 0;
-        begin = after;
-        after = (s.matrices == 2 ? before : after) + bytes();
-        if (__builtin_expect(++product == edge, 0) && product < s.count) begin_matrix();
+    METHOD void fill(int first, int end) { _Pragma("unroll 1") for (int i = first; i < end; i++) ask<false>(i); }
+    METHOD void find_parts() { /* a gate and an up alternate, others follow one another */
+        const int own = product + thread_index() % WARP, pairs = s.matrices - 1;
+        const tiled_unit first = unit_of(a, s.begin + ((own < s.count ? own : 0) >> pairs));
+        const void *data = pairs && own % 2 ? a.up.data : first.data;
+        part = (const char *)data + first.row / TILED_ROWS * ((int64_t)s.tiles * TILE) + s.part(warp_number()) * STEP;
     }
     /* Rows in place of tiles: eight lanes have 128 bytes of one, in an order in which eight side by side meet all banks
      * of the block's memory. */
@@ -251,33 +213,39 @@ template <class FORM> struct tile_ring {
         _Pragma("unroll 1") for (int i = 0; i < count; i++) UNROLL for (int j = 0; j < TILED_ROWS / 4; j++)
             copy_16_of_row(to + i * TILE + FORM::place(4 * j, 0), of_lane + i * FORM::CHUNK + 4 * j * row_bytes);
     }
-    METHOD void ask() {
+    /* For what comes next, to a stage. WHOLE: it has all of a part. */
+    template <bool WHOLE> METHOD void ask(int stage) {
         if (product == s.count) return;
-        const int count = tiles - at < a.stage ? tiles - at : a.stage;
-        const char *from = begin + (int64_t)at * STEP;
-        char *to = memory + slot * a.stage * TILE;
+        const int left = tiles - at, count = WHOLE ? tiles : left < a.stage ? left : a.stage;
+        const char *from = lane_of(part, (int)((uint32_t)product % WARP)) + (WHOLE ? 0 : at * STEP);
+        char *to = memory + stage * a.stage * TILE;
         if constexpr (FORM::FROM_ROWS) copy_rows(to, from, count);
         else if (BY_LANES)
             for (int i = thread_index() % WARP * 16; i < count * TILE; i += WARP * 16) copy_16(to + i, from + i, 16);
-        else if (is_chosen_lane()) copy_long(to, from, count * TILE, arrivals + slot);
-        if (BY_LANES) arrive_with_copies(arrivals + slot);
-        slot = slot + 1 == a.stages ? 0 : slot + 1;
-        at += count;
-        if (at == tiles) next_product();
+        else if (is_chosen_lane()) copy_long(to, from, count * TILE, arrivals + stage);
+        if (BY_LANES) arrive_with_copies(arrivals + stage);
+        if (!WHOLE && (at += count) < tiles) return;
+        at = 0;
+        if ((uint32_t)++product % WARP == 0) find_parts();
+    }
+    /* use(stage) with the next stage; then what comes next is asked for, to the same place. */
+    template <bool WHOLE, class F> METHOD void take(F use) {
+        wait_arrival(arrivals + slot, phase);
+        use(memory + slot * a.stage * TILE);
+        warp_barrier(); /* nobody reads this stage any more */
+        ask<WHOLE>(slot);
+        if (++slot == a.stages) slot = 0, phase ^= 1;
     }
     /* use(tile, i) for each of `count` tiles of the next stage. */
-    template <class F> METHOD void take(int count, F use) {
-        const char *stage = memory + read_slot * a.stage * TILE;
-        int i = 0;
-        wait_arrival(arrivals + read_slot, phase);
-        for (; i + 2 <= count; i += 2) { /* with nothing between two that keeps them in turn */
-            use(stage + i * TILE, i);
-            use(stage + (i + 1) * TILE, i + 1);
-        }
-        if (i < count) use(stage + i * TILE, i);
-        warp_barrier(); /* nobody reads this stage any more */
-        ask();
-        if (++read_slot == a.stages) read_slot = 0, phase ^= 1;
+    template <class F> METHOD void take_tiles(int count, F use) {
+        take<false>([&](const char *stage) {
+            int i = 0;
+            for (; i + 2 <= count; i += 2) { /* with nothing between two that keeps them in turn */
+                use(stage + i * TILE, i);
+                use(stage + (i + 1) * TILE, i + 1);
+            }
+            if (i < count) use(stage + i * TILE, i);
+        });
     }
 };
 
@@ -332,79 +300,116 @@ DEVICE void finish_products(const cuda_packed_args &a, const tiled_room &room, c
     }
 }
 
-/* A token, by `blocks` blocks, of which this is one. */
-template <class FORM> DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int block, int blocks) {
-    constexpr int HALVES = FORM::BF16 ? 1 : 2, RUNS = FORM::K / 32;
-    const int lane = thread_index() % WARP, warp = thread_index() / WARP;
-    const int units = (int)((a.rows + a.more[0].rows + a.more[1].rows) / TILED_ROWS), more = units % blocks;
-    tiled_share s;
-    s.columns = HALVES;
-    s.tiles = (int)(a.k / FORM::K);
-    s.matrices = a.glu == CUDA_NO_GLU ? 1 : 2;
-    s.begin = (int64_t)(units / blocks) * block + (block < more ? block : more);
-    s.count = (units / blocks + (block < more)) * s.matrices;
-    const int tokens = s.columns / HALVES;
-    tiled_room room;
-    room.x = (four_words *)(block_memory() + TILED_ARRIVALS +
-                            TILED_PARTS * a.stages * a.stage * (TILED_ROWS * FORM::CHUNK));
-    room.sums = (float *)(room.x + a.k / 32 * s.columns * 4);
-    room.scales = room.sums + a.kept * TILED_PARTS * tokens * TILED_ROWS;
-    room.totals = room.scales + TILED_PARTS * s.columns;
-    room.made.squares = room.totals + a.k / 32 * FORM::TOTALS * s.columns;
-    room.made.norm = room.made.squares + TILED_PARTS * TILED_COLUMNS;
+/* ---- products of one token whose parts of k are as many tiles each, so few that lanes keep x ---- */
+template <class FORM> struct kept_parts {
+    static constexpr int MOST = CUDA_KEPT_X / FORM::K, RUNS = FORM::K / 32;
+    typedef kept_x<MOST * RUNS, FORM::TOTALS> kept;
+    kept x;
+    int tiles, lane;
+    METHOD kept_parts(const tile_x &from, int count) : x(from, count * RUNS), tiles(count) {
+        lane = thread_index() % WARP;
+    }
+    template <int TILES
+    > METHOD void add_tiles(const char *stage, float (*sums)[4]) const {
+        UNROLL for (int i = 0; i < TILES; i++)
+            FORM::template multiply<1>(stage + i * tile_ring<FORM>::TILE, typename kept::tile{x, i * RUNS}, lane, sums);
+    }
+    METHOD void multiply(const char *stage, float (*sums)[4]) const {
+        if constexpr (MOST > 1) {
+            if (tiles == 2) return add_tiles<2>(stage, sums);
+        }
+        if constexpr (MOST > 2) {
+            if (tiles == 3) return add_tiles<3>(stage, sums);
+            if (tiles == 4) return add_tiles<4>(stage, sums);
+        }
+        add_tiles<1>(stage, sums);
+    }
+};
+/* end(product, sums) with a lane's sums of each product, of x that it keeps, or in the block's memory. */
+template <class FORM, class END>
+DEVICE void multiply_kept(tile_ring<FORM> &ring, const tile_x &x, int tiles, const END &end) {
+    const kept_parts<FORM> parts(x, tiles);
+    for (int product = 0; product < ring.s.count; product++) {
+        float sums[1][4] = {};
+        ring.template take<true>([&](const char *stage) { parts.multiply(stage, sums); });
+        end(product, sums[0]);
+    }
+}
+template <class FORM, class END> DEVICE void multiply_parts(tile_ring<FORM> &ring, const tile_x &x, const END &end) {
+    constexpr int RUNS = FORM::K / 32;
+    const int stage = ring.a.stage, lane = thread_index() % WARP;
+    for (int product = 0; product < ring.s.count; product++) {
+        float sums[1][4] = {};
+        for (int at = 0; at < ring.tiles; at += stage) {
+            const tile_x from = x.after(at * RUNS, FORM::TOTALS);
+            ring.take_tiles(ring.tiles - at < stage ? ring.tiles - at : stage, [&](const char *tile, int i) {
+                FORM::template multiply<1>(tile, from.after(i * RUNS, FORM::TOTALS), lane, sums);
+            });
+        }
+        end(product, sums[0]);
+    }
+}
+/* A token, by blocks of which this is one. */
+template <class FORM> DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int block) {
+    constexpr int HALVES = FORM::BF16 ? 1 : 2, columns = HALVES, tokens = 1;
+    const int lane = thread_index() % WARP, warp = warp_number();
+    const tiled_share s = share_of_block<FORM>(a, columns, block);
+    const tiled_room room = room_of_block<FORM>(a, columns, tokens);
     const row_part part(s.tiles, FORM::K, warp);
     if (a.norm) copy_norm(a, room.made, part);
     commit_copies();
     tile_ring<FORM> ring(a, s);
-    wait_for_others(); /* for x: what packed the weights has ended before (launch_pack) */
+    ring.fill(0, a.early);
+    wait_for_before(); /* for x: what packed the weights has ended before (launch_pack) */
+    read_rows<FORM>(a, room, part, s.columns, token, ring);
+    let_next_begin(); /* which would take from what makes x ready */
     product_added added = {};
     if (thread_index() < (s.count >> (s.matrices - 1)) * tokens * TILED_ROWS) {
         const tiled_result first(a, s, token, tokens, 0, thread_index());
         added = added_of(a, first.of.to, first.of.row, first.at);
     }
-    read_rows<FORM>(a, room, part, s.columns, token);
-    ring.fill(a.early, a.stages);
     const int column = lane / 4 < s.columns ? lane / 4 : s.columns - 1, left_column = lane % 4 * 2;
     const int own = left_column < s.columns ? left_column : 0;
     const tile_x x = {room.x + (part.begin / 4 * s.columns + column) * 4 + lane % 4,
                       room.totals + part.begin / 4 * FORM::TOTALS * s.columns + own, s.columns};
-    const float scales[2] = {FORM::BF16 ? 1 : room.scales[warp * s.columns + own],
-                             FORM::BF16 ? 1 : room.scales[warp * s.columns + own + 1]};
+    float scales[2] = {FORM::BF16 ? 1 : room.scales[warp * s.columns + own],
+                       FORM::BF16 ? 1 : room.scales[warp * s.columns + own + 1]};
     float *sums_at = room.sums + (warp * tokens + own / HALVES) * TILED_ROWS + lane / 4;
     int waiting = 0;
-    for (int product = 0; product < s.count; product++) {
-        float sums[1][4] = {};
-        for (int at = 0; at < ring.tiles; at += a.stage) {
-            const tile_x from = x.after(at * RUNS, FORM::TOTALS);
-            ring.take(ring.tiles - at < a.stage ? ring.tiles - at : a.stage, [&](const char *tile, int i) {
-                FORM::template multiply<1>(tile, from.after(i * RUNS, FORM::TOTALS), lane, sums);
-            });
+    const auto end_product = [&](int product, const float *sums) {
+        if (!FORM::BF16 && a.norm && product == 0) {
+            barrier(); /* all squares are there: long since, they were made before products */
+            const float scale = scale_of_row(a, room.made, own / HALVES);
+            scales[0] *= scale;
+            scales[1] *= scale;
         }
-        put_sums<FORM>(sums_at + waiting * (TILED_PARTS * TILED_ROWS) * tokens, s.columns, scales, sums[0]);
-        if (++waiting < a.kept && product + 1 < s.count) continue;
+        put_sums<FORM>(sums_at + waiting * (TILED_PARTS * TILED_ROWS) * tokens, s.columns, scales, sums);
+        if (++waiting < a.kept && product + 1 < s.count) return;
         finish_products(a, room, s, token, tokens, product + 1, waiting, added);
         if (product + 1 < s.count) barrier(); /* before others' sums come to their places */
         waiting = 0;
+    };
+    if constexpr (!FORM::BF16) {
+        if (a.whole > 0) return multiply_kept<FORM>(ring, x, a.whole, end_product);
     }
+    multiply_parts<FORM>(ring, x, end_product);
 }
 /* ---- x of products of several tokens (several.cu), as a block's memory has it here: a warp for a part of a token's
  * row ---- */
-/* The row that this block makes, of tiles of so many values; its norm's weights are on their way. */
+/* The row that this block makes, of tiles of so many values; its norm's weights are there. */
 struct row_to_make {
     row_part part;
     made_room room;
     const float *x, *norm;
     int number;
     METHOD row_to_make(const cuda_packed_args &a, int values)
-        : part((int)(a.k / values), values, thread_index() / WARP),
+        : part((int)(a.k / values), values, warp_number()),
           room{(float *)block_memory(), (float *)block_memory() + TILED_PARTS * TILED_COLUMNS},
-          x((const float *)a.x + block_index() * a.k), norm(a.norm ? room.norm : nullptr),
-          number(thread_index() / WARP) {
+          x((const float *)a.x + block_index() * a.k), norm(a.norm ? room.norm : nullptr), number(warp_number()) {
         if (norm) copy_norm(a, room, part);
         commit_copies();
         wait_for_others(); /* for x */
-        wait_copies<0>();
-        warp_barrier();
+        wait_for_norm();
     }
     METHOD float scale(const cuda_packed_args &a) const { /* after its squares were put */
         if (!norm) return 1;
@@ -418,21 +423,28 @@ template <class FORM> DEVICE void tiled_rows(const cuda_packed_args &a) {
     const several_rows made = several_rows_of(a, token / a.pass);
     const row_to_make row(a, a.weight.format.tile ? a.weight.format.tile : FORM::K);
     tiled_room room;
+    lane_eights<FORM::ORDER> first;
     room.x = made.values;
     room.totals = made.totals;
     room.scales = made.scales;
     room.made = row.room;
-    look_at_row<FORM>(row.x, room, row.part, row.norm, a.columns, column, row.number, 0);
-    warp_barrier();
-    put_row<FORM>(row.scale(a), room, row.part, a.columns, column, row.number);
+    first.read(row.x, row.part, row.part.begin);
+    make_row<FORM>(first, row.x, room, row.part, row.norm, a.columns, column, row.number, 0);
+    const float scale = row.scale(a);
+    if (thread_index() % WARP > 0) return;
+    float *back = room.scales + row.number * a.columns + column;
+    back[0] *= scale;
+    back[1] *= scale;
 }
 KERNEL_AHEAD(gm_tiled_rows_bf16, cuda_packed_args, TILED_THREADS) {
     const row_to_make row(a, tiles_of_halves<true>::K);
     const int64_t token = block_index();
     const int column = (int)(token % a.pass) * 4, step = a.columns * 4;
     four_words *to = several_rows_of(a, token / a.pass).values;
-    if (row.norm) look_at_rounded(row.x, row.room, row.part, true, row.number, 0);
-    put_rounded(row.x, row.norm, row.scale(a), row.part, row.norm != nullptr,
+    lane_eights<IN_ORDER> first;
+    first.read(row.x, row.part, row.part.begin);
+    if (row.norm) look_at_rounded(first, row.x, row.room, row.part, row.number, 0);
+    put_rounded(first, row.x, row.norm, row.scale(a), row.part, !row.part.is_long(),
                 [=](int u) { return to + u / 4 * step + column + u % 4; });
 }
 #define TILED_X(name, ...)                                                                                             \
@@ -448,7 +460,7 @@ TILED_X(affine4, tiles_of_affine4<64, GM_T_F16>)
 #define TILED_ONE(name, ...)                                                                                           \
     using one_##name = __VA_ARGS__;                                                                                    \
     KERNEL_OF_REGISTERS(gm_tiled_one_##name, cuda_packed_args, TILED_THREADS, one_##name::REGISTERS) {                 \
-        tiled_product<one_##name>(a, block_index_y(), (int)block_index(), (int)block_count());                         \
+        tiled_product<one_##name>(a, block_index_y(), (int)block_index());                                             \
     }
 ALL_TILES(TILED_ONE)
 
@@ -469,7 +481,7 @@ template <class FORM> DEVICE void tiled_expert(const cuda_packed_args &a) {
     own.x = (const float *)a.x + pair / a.top_k * a.k;
     own.out = (float *)a.out + pair * a.rows;
     own.tokens = 1;
-    tiled_product<FORM>(own, 0, (int)(block_index() % blocks), blocks);
+    tiled_product<FORM>(own, 0, (int)(block_index() % blocks));
 }
 #define EXPERT(name, ...)                                                                                              \
     KERNEL_AHEAD(gm_expert_tiled_##name, cuda_packed_args, TILED_THREADS) { tiled_expert<__VA_ARGS__>(a); }

@@ -6,9 +6,9 @@
  *  (2) value j of lane t is ORDER's, and x is put into the same order (tiled.cu);
  *  (3) multiply<N>() adds a tile times x to a lane's sums, of N times eight columns: those of integers times SCALE. An
  *      integer in the low bits of a float16 is itself times 2^-24, exactly; of SIXTEENTHS each second pair is sixteen
- *      times as much, and its x a sixteenth. A sum begins anew with each scale, with what its format takes off: OFFSET
- *      times a total of x, which has TOTALS of them in each 32 along k. It is added in float32; what N is changes no
- *      bit of it.
+ *      times as much, and its x a sixteenth. A sum begins anew with each scale, and OFFSET times a total of x is added,
+ *      which has TOTALS of them in each 32 along k, of every second column: the one beside it is what rounding left out
+ *      (tiled.cu). It is added in float32; what N is changes no bit of it.
  *  (4) REGISTERS are those of a thread of a product of one token: 104 leave a place for a block of attention, where
  *      that costs the product nothing. */
 #ifndef GOMLX_CUDA_TILES_CUH
@@ -62,14 +62,32 @@ struct tile_x {
     METHOD tile_x after(int runs, int each) const {
         return {values + runs * columns * 4, totals + runs * each * columns, columns};
     }
-    /* Times OFFSET, of sum `i` of a lane, which has two rows of each column. */
-    METHOD float total(int at, int n, int i) const { return totals[at * columns + 8 * n + i % 2]; }
-    /* What a sum of a lane begins with. */
-    METHOD void begin(float *sum, int at, int n) const {
-        UNROLL for (int i = 0; i < 4; i++)
-            sum[i] = total(at, n, i);
-    }
+    METHOD float total(int at, int n) const { return totals[at * columns + 8 * n]; } /* times OFFSET */
 };
+/* The same of one token, where a lane keeps all that it multiplies, of at most so many runs, and totals of each. */
+template <int RUNS, int TOTALS> struct kept_x {
+    four_words values[RUNS];
+    float totals[RUNS * TOTALS + !TOTALS]; /* of no size there is no array */
+    METHOD kept_x(const tile_x &x, int runs) {
+        UNROLL for (int i = 0; i < RUNS; i++) {
+            if (i >= runs) continue;
+            values[i] = x.run(i, 0);
+            UNROLL for (int j = 0; j < TOTALS; j++)
+                totals[i * TOTALS + j] = x.total(i * TOTALS + j, 0);
+        }
+    }
+    struct tile { /* from a run on */
+        const kept_x &kept;
+        int first;
+        METHOD const four_words &run(int i, int) const { return kept.values[first + i]; }
+        METHOD float total(int at, int) const { return kept.totals[first * TOTALS + at]; }
+    };
+};
+/* sums += scales * (sum + total), of rows g and g + 8. */
+DEVICE void add_scaled(float *sums, const float *scales, const float *sum, float total) {
+    UNROLL for (int i = 0; i < 4; i++)
+        sums[i] = fmaf(scales[i / 2], i % 2 ? sum[i] : sum[i] + total, sums[i]);
+}
 /* Of a word's nibbles the second and the fourth two times sixteen (SIXTEENTHS). */
 DEVICE void nibbles_of(uint32_t w, uint32_t *out) {
     out[0] = w & 0x000f000f;
@@ -94,7 +112,7 @@ template <bool BF16_> struct tiles_of_halves {
     static constexpr bool SIXTEENTHS = false;
     static constexpr tile_order ORDER = IN_ORDER;
     DEVICE int place(int row, int i) { return i / 64 * 1024 + row / 8 * 512 + row % 8 * 64 + i % 64; }
-    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
+    template <int N, class X> DEVICE void multiply(const char *tile, const X &x, int lane, float (*sums)[4]) {
         UNROLL for (int j = 0; j < 2; j++) {
             const four_words near = tile_words(tile + 1024 * j, lane), far = tile_words(tile + 1024 * j + 512, lane);
             UNROLL for (int n = 0; n < N; n++) {
@@ -121,7 +139,7 @@ struct tiles_of_q8_0 {
         if (at < 0) return 1024 + row * 4 + block * 2 + at + 2;
         return block * 512 + tile_piece(row, at / 8, 8, at % 8);
     }
-    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
+    template <int N, class X> DEVICE void multiply(const char *tile, const X &x, int lane, float (*sums)[4]) {
         const uint32_t near_scales = two_scales(tile + 1024, lane), far_scales = two_scales(tile + 1056, lane);
         UNROLL for (int j = 0; j < 2; j++) {
             const four_words w = tile_words(tile + 512 * j, lane);
@@ -132,11 +150,9 @@ struct tiles_of_q8_0 {
             bytes_of(w.at[2] ^ 0x80808080, far);
             bytes_of(w.at[3] ^ 0x80808080, far + 2);
             UNROLL for (int n = 0; n < N; n++) {
-                float sum[4];
-                x.begin(sum, j, n);
+                float sum[4] = {0, 0, 0, 0};
                 multiply_32<false>(sum, near, far, x.run(j, n).at);
-                UNROLL for (int i = 0; i < 4; i++)
-                    sums[n][i] = fmaf(scales[i / 2], sum[i], sums[n][i]);
+                add_scaled(sums[n], scales, sum, x.total(j, n));
             }
         }
     }
@@ -156,7 +172,7 @@ struct tiles_of_q4_0 {
         if (at < 0) return 512 + row * 4 + block * 2 + at + 2;
         return tile_piece(row, at / 4, 4, block * 8 + at % 4);
     }
-    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
+    template <int N, class X> DEVICE void multiply(const char *tile, const X &x, int lane, float (*sums)[4]) {
         const four_words w = tile_words(tile, lane);
         const uint32_t near_scales = two_scales(tile + 512, lane), far_scales = two_scales(tile + 544, lane);
         UNROLL for (int j = 0; j < 2; j++) {
@@ -165,11 +181,9 @@ struct tiles_of_q4_0 {
             nibbles_of(w.at[2 * j], near);
             nibbles_of(w.at[2 * j + 1], far);
             UNROLL for (int n = 0; n < N; n++) {
-                float sum[4];
-                x.begin(sum, j, n);
+                float sum[4] = {0, 0, 0, 0};
                 multiply_32<false>(sum, near, far, x.run(j, n).at);
-                UNROLL for (int i = 0; i < 4; i++)
-                    sums[n][i] = fmaf(scales[i / 2], sum[i], sums[n][i]);
+                add_scaled(sums[n], scales, sum, x.total(j, n));
             }
         }
     }
@@ -197,7 +211,7 @@ struct tiles_of_mxfp4 {
         out[3] = (w & 0x80008000) | (w >> 3 & 0x0e000e00);
     }
     DEVICE float scale_of(uint32_t e) { return float_of_bits(e < 2 ? 0x200000u << e : (e - 1) << 23); }
-    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
+    template <int N, class X> DEVICE void multiply(const char *tile, const X &x, int lane, float (*sums)[4]) {
         const four_words w = tile_words(tile, lane);
         UNROLL for (int j = 0; j < 2; j++) {
             const uint8_t *scale = (const uint8_t *)tile + 512 + lane / 4 * 2 + j;
@@ -232,7 +246,7 @@ template <int GROUP, int TYPE> struct tiles_of_affine4 {
         if (at < 0) return K * 8 + (row * BLOCKS + block) * HEAD + at + HEAD;
         return k / 64 * 512 + tile_piece(row, k % 32 / 8, 4, k / 32 % 2 * 8 + at % 4);
     }
-    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
+    template <int N, class X> DEVICE void multiply(const char *tile, const X &x, int lane, float (*sums)[4]) {
         UNROLL for (int block = 0; block < BLOCKS; block++) {
             const int first = block * GROUP / 32, end = (block + 1) * GROUP / 32;
             float sum[N][4] = {};
@@ -250,9 +264,10 @@ template <int GROUP, int TYPE> struct tiles_of_affine4 {
                 const float scale = load_float(&pair, 0, TYPE), bias = load_float(&pair, 1, TYPE);
                 UNROLL for (int n = 0; n < N; n++) {
                     float total = 0;
-                    UNROLL for (int run = first; run < end; run++)
-                        total += x.total(run, n, i);
-                    sums[n][i] = fmaf(scale, sum[n][i], fmaf(bias, total, sums[n][i]));
+                    UNROLL for (int run = first; run < end && i % 2 == 0; run++)
+                        total += x.total(run, n);
+                    if (i % 2 == 0) sums[n][i] = fmaf(bias, total, sums[n][i]);
+                    sums[n][i] = fmaf(scale, sum[n][i], sums[n][i]);
                 }
             }
         }
@@ -290,10 +305,10 @@ struct tiles_of_q4_k {
         if (at < 0) return 2048 + row * 16 + i;
         return at / 32 * 512 + tile_piece(row, at % 32 / 8, 8, at % 8);
     }
-    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
+    template <int N, class X> DEVICE void multiply(const char *tile, const X &x, int lane, float (*sums)[4]) {
         const tile_header heads[2] = {tile_header(tile + 2048 + lane / 4 * 16),
                                       tile_header(tile + 2176 + lane / 4 * 16)};
-        float total[N][4] = {}, least[N][4] = {};
+        float total[N][4] = {}, least[N][2] = {};
         UNROLL for (int group = 0; group < 8; group++) {
             const four_words w = tile_words(tile + group / 2 * 512, lane);
             const bool upper = group % 2; /* nibbles are sixteen times as much: and so are the other groups' scales */
@@ -311,20 +326,22 @@ struct tiles_of_q4_k {
                 multiply_32<false>(sum, rows[0], rows[1], x.run(group, n).at);
                 UNROLL for (int i = 0; i < 4; i++) {
                     total[n][i] = fmaf(scales[i / 2], sum[i], total[n][i]);
-                    least[n][i] = fmaf(minimums[i / 2], x.total(group, n, i), least[n][i]);
+                    if (i % 2 == 0) least[n][i / 2] = fmaf(minimums[i / 2], x.total(group, n), least[n][i / 2]);
                 }
             }
         }
         UNROLL for (int n = 0; n < N; n++) UNROLL
-            for (int i = 0; i < 4; i++)
-                sums[n][i] += fmaf(heads[i / 2].d * 0x1p20f, total[n][i], -(heads[i / 2].dmin * 0x1p24f * least[n][i]));
+            for (int i = 0; i < 4; i++) {
+                const float off = i % 2 ? 0.0f : heads[i / 2].dmin * 0x1p24f * least[n][i / 2];
+                sums[n][i] += fmaf(heads[i / 2].d * 0x1p20f, total[n][i], -off);
+            }
     }
 };
 
 struct tiles_of_q6_k {
     static constexpr int K = 256, CHUNK = 210;
     static constexpr bool BF16 = false, FROM_ROWS = false;
-    static constexpr int REGISTERS = 128;
+    static constexpr int REGISTERS = 104;
     static constexpr float SCALE = 0x1p24f;
     static constexpr int TOTALS = 2;
     static constexpr float OFFSET = -32;
@@ -338,7 +355,7 @@ struct tiles_of_q6_k {
         const int part = low ? i / 64 * 3 + at / 32 : at / 32 * 3 + 2;
         return part * 512 + tile_piece(row, l % 16 / 4, 8, l / 16 * 4 + l % 4);
     }
-    template <int N> DEVICE void multiply(const char *tile, const tile_x &x, int lane, float (*sums)[4]) {
+    template <int N, class X> DEVICE void multiply(const char *tile, const X &x, int lane, float (*sums)[4]) {
         const int row = lane / 4;
         float total[N][4] = {};
         UNROLL for (int group = 0; group < 8; group++) {
@@ -353,13 +370,11 @@ struct tiles_of_q6_k {
                     rows[i] = near | far << 4;
                 }
                 UNROLL for (int n = 0; n < N; n++) {
-                    float sum[4];
-                    x.begin(sum, 2 * group + half, n);
+                    const int8_t *scale = (const int8_t *)tile + 3072 + row * 16 + group * 2 + half;
+                    const float scales[2] = {(float)scale[0], (float)scale[8 * 16]};
+                    float sum[4] = {0, 0, 0, 0};
                     mma_f16(sum, rows, x.run(group, n).at + 2 * half);
-                    UNROLL for (int i = 0; i < 4; i++) {
-                        const int8_t scale = ((const int8_t *)tile)[3072 + (row + i / 2 * 8) * 16 + group * 2 + half];
-                        total[n][i] = fmaf((float)scale, sum[i], total[n][i]);
-                    }
+                    add_scaled(total[n], scales, sum, x.total(2 * group + half, n));
                 }
             }
         }

@@ -42,8 +42,8 @@ struct tiled_unit {
     product_rows to;
     int64_t row; /* of the matrix */
 };
-DEVICE tiled_unit unit_of(const cuda_packed_args &a, int64_t unit) {
-    int64_t row = unit * TILED_ROWS;
+DEVICE tiled_unit unit_of(const cuda_packed_args &a, int unit) {
+    int64_t row = (int64_t)unit * TILED_ROWS;
     if (row < a.rows) return {a.weight.data, {a.out, a.weight.bias, a.rows}, row};
     row -= a.rows;
     const cuda_more &first = a.more[0], &second = a.more[1];

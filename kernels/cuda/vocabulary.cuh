@@ -26,13 +26,21 @@
 #define HAS_WGMMA 0
 #endif
 /* On sm_90a a kernel's blocks may be there before the kernel before it has ended (device_state.h: early): each waits
- * for that, and what it wrote, before it touches memory. Then the next kernel's may come, as soon as no block of this
- * one is still to begin. */
-DEVICE void wait_for_others() {
+ * for that, and what it wrote, before it touches memory. */
+DEVICE void wait_for_before() {
 #if HAS_WGMMA
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* After that: the next kernel's may come, as soon as no block of this one is still to begin. */
+DEVICE void let_next_begin() {
+#if HAS_WGMMA
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+DEVICE void wait_for_others() {
+    wait_for_before();
+    let_next_begin();
 }
 #define KERNEL_WITH(name, ARGS, ...)                                                                                   \
     DEVICE void name##_block(const ARGS &a);                                                                           \
@@ -116,6 +124,8 @@ template <class T> DEVICE T lane_up(T value, int by) {
 template <class T> DEVICE T lane_of(T value, int lane) {
     return exchange_words(value, [=](uint32_t word) { return __shfl_sync(0xffffffffu, word, lane); });
 }
+/* Of this warp, which the compiler then knows to be the same in all of its lanes. */
+DEVICE int warp_number() { return __shfl_sync(0xffffffffu, (int)threadIdx.x / WARP, 0); }
 DEVICE uint32_t lanes_where(bool yes) { return __ballot_sync(0xffffffffu, yes); }
 /* The largest that a lane has. */
 DEVICE uint32_t most_of_lanes(uint32_t value) { return __reduce_max_sync(0xffffffffu, value); }
@@ -128,9 +138,8 @@ DEVICE void set_bits(uint32_t *word, uint32_t bits) { atomicOr(word, bits); }   
  * when all of its block have written, after a barrier. What those with lower numbers had written then, read_written
  * reads once the number is known to the block. */
 DEVICE uint32_t take_number(uint32_t *count) {
-    __threadfence();
-    const uint32_t number = atomicAdd(count, 1u);
-    __threadfence();
+    uint32_t number;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(number) : "l"(count) : "memory");
     return number;
 }
 /* Two words for other blocks, each beside a mark that it is there: so a block that sees a mark sees its word. `at`,
@@ -194,6 +203,17 @@ DEVICE uint16_t bfloat_of_float(float x) {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
     return h;
 }
+/* Two as 16-bit ones side by side. */
+DEVICE uint32_t two_halves(float low, float high) {
+    uint32_t two;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+    return two;
+}
+DEVICE uint32_t two_bfloats(float low, float high) {
+    uint32_t two;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+    return two;
+}
 /* 2^x, within 2 ulp. */
 DEVICE float power_of_two(float x) {
     float y;
@@ -202,16 +222,16 @@ DEVICE float power_of_two(float x) {
 }
 /* One step of the tensor cores: d[16][8] += a[16][16] * b[16][8], spread over a warp as PTX's mma.m16n8k16 has it. */
 DEVICE void mma_f16(float *d, const uint32_t *a, const uint32_t *b) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 DEVICE void mma_bf16(float *d, const uint32_t *a, const uint32_t *b) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 /* Four matrices of 8 x 8 items of 16 bits: lane l gives the address of row l % 8 of matrix l / 8. */
 DEVICE void load_matrices(uint32_t *out, const void *row) {

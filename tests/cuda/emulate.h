@@ -62,13 +62,16 @@ void emulated_multiply(int columns);
 #pragma GCC visibility pop
 
 DEVICE int thread_index() { return emulated.thread; }
+DEVICE int warp_number() { return emulated.thread / 32; }
 DEVICE int thread_count() { return emulated.threads; }
 DEVICE int64_t block_index() { return emulated.block[0]; }
 DEVICE int64_t block_count() { return emulated.blocks[0]; }
 DEVICE int64_t block_index_y() { return emulated.block[1]; }
 DEVICE int64_t block_index_z() { return emulated.block[2]; }
 DEVICE void barrier() { emulated_barrier(); }
-DEVICE void wait_for_others() {} /* the kernel before has ended */
+DEVICE void wait_for_before() {} /* the kernel before has ended */
+DEVICE void let_next_begin() {}
+DEVICE void wait_for_others() {}
 DEVICE int cluster_rank() { return (int)(emulated.block[0] % emulated.cluster); }
 DEVICE int cluster_size() { return emulated.cluster; }
 DEVICE void cluster_barrier() { emulated_cluster_barrier(); }
@@ -173,6 +176,10 @@ DEVICE uint16_t half_of_float(float x) {
 DEVICE uint16_t bfloat_of_float(float x) {
     const uint32_t bits = bits_of_float(x);
     return x != x ? 0x7fff : (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+DEVICE uint32_t two_halves(float low, float high) { return half_of_float(low) | (uint32_t)half_of_float(high) << 16; }
+DEVICE uint32_t two_bfloats(float low, float high) {
+    return bfloat_of_float(low) | (uint32_t)bfloat_of_float(high) << 16;
 }
 DEVICE float power_of_two(float x) { return exp2f(x); }
 template <bool BF16> static inline float emulated_widen(uint16_t h) {

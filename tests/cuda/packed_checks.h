@@ -393,6 +393,12 @@ static void check_packed_products(void) {
         for (int c = 0; c < 1 + cases / 30; c++, free_memory())
             packed_products_case(format, c, false, random_k(format)),
                 packed_products_case(format, c, true, whole_k(format));
+    for (int format = 0; format < GM_QUANT_COUNT; format++) { /* parts of whole tiles, of which a lane keeps x */
+        const int64_t tile = cuda_tile_values(format), most = tile ? CUDA_KEPT_X / tile : 0;
+        for (int64_t tiles = 1; tiles <= (format == GM_QUANT_q4_0 ? most : most > 0); tiles++, free_memory())
+            packed_products_case(format, 1 + (int)tiles, true,
+                                 16 * tile * (format == GM_QUANT_q4_0 ? tiles : 1 + below(most)));
+    }
     static const int long_rows[] = {GM_QUANT_bf16, GM_QUANT_q4_0, GM_QUANT_q6_k}; /* more than a warp holds of x */
     for (int i = 0; i < 3; i++, free_memory())
         packed_products_case(long_rows[i], 3 * i, true, 256 * 69);
