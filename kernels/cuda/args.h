@@ -349,22 +349,11 @@ typedef struct {
 #define TILED_SUMS 32
 #define CUDA_KEPT_X 256 /* values of a part of one token that lanes keep, at most */
 #define TILED_COLUMNS 8 /* of mma: of tokens, or twice as many */
-/* wide.cu, of as many threads: columns of x that go together are WIDE_EACH, or twice as many; matrices' sixteen rows
- * that a block has at once, where there are few and where there are many; values along k of a stage, where 256 of
- * sixteen rows are so many bytes, and its bytes; bytes of results, stages, and bytes of a pass of x. */
-#define WIDE_EACH 32
-#define WIDE_FEW 4
-#define WIDE_MANY(columns) (TILED_THREADS / (columns))
-#define WIDE_PIECE(bytes, tile, slots)                                                                                 \
-    ((tile) > 128 || (bytes) < 3000 || (slots) == WIDE_FEW ? 256 : (bytes) < 6000 ? 128 : 64)
-#define WIDE_STAGE(bytes, tile, slots, columns)                                                                        \
-    (WIDE_PIECE(bytes, tile, slots) / 64 * ((slots) * (bytes) / 4 + (columns) * (128 + 16)))
-#define WIDE_RESULTS(slots, columns) ((slots) * (columns) * TILED_ROWS * 4)
-#define WIDE_FIT(bytes, tile, slots, columns)                                                                          \
-    ((229376 - WIDE_RESULTS(slots, columns)) / WIDE_STAGE(bytes, tile, slots, columns))
-#define WIDE_STAGES(bytes, tile, slots, columns)                                                                       \
-    (WIDE_FIT(bytes, tile, slots, columns) < 4 ? WIDE_FIT(bytes, tile, slots, columns) : 4)
-#define CUDA_WIDE_ROWS(k, columns) ((columns) * ((k) * 2 + (k) / 4 + TILED_PARTS * 4))
+/* several.cu: columns of x that go together at most; where a tile is longer than so many values along k, one matrix's
+ * sixteen rows go along it at a time, else two; bytes of x of so many columns. */
+#define SEVERAL_MOST 32
+#define SEVERAL_LONG 128
+#define CUDA_SEVERAL_ROWS(k, columns) ((columns) * ((k) * 2 + (k) / 4 + TILED_PARTS * 4))
 typedef struct {
     gm_pack_args pack; /* row_map: on the device */
     cuda_format format;
@@ -416,7 +405,7 @@ typedef struct {
     bool rounds;
     const int32_t *ids; /* of a mixture: of each of `tokens` pairs the expert, whose matrix is in the stacks; or NULL */
     int64_t experts, top_k; /* top_k: pairs with the same row of x */
-    void *made;             /* x of passes of so many columns, as wide.cu reads it; NULL: it reads rows of bfloat16 */
+    void *made;             /* x of passes of so many columns, as several.cu reads it; NULL: rows of bfloat16 */
     int32_t columns;
 } cuda_packed_args;
 

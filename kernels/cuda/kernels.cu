@@ -12,7 +12,7 @@
 #include "layers.cu"
 #include "packed.cu"
 #include "tiled.cu"
-#include "wide.cu"
+#include "several.cu"
 #include "decoder.cu"
 #include "training.cu"
 #include "product.cu"

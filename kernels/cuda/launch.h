@@ -89,11 +89,11 @@ bool cuda_start_tiled(cuda_packed_args *p);
 /* The same of pairs of a token and an expert, which fit or do not: then only their pairs' matrices may change. */
 bool cuda_fits_experts(cuda_packed_args *p);
 void cuda_start_tiled_experts(const cuda_packed_args *p);
-/* Products of matrices in tiles by more tokens than one pass of tiled.cu takes (launch_wide.c). The memory that they
- * need of a recorder, to p->made; false: the recorder failed. */
-bool cuda_wide_memory(gm_recorder *r, cuda_packed_args *p);
+/* Products of matrices in tiles by several tokens (launch_several.c). The memory that they need of a recorder, to
+ * p->made; false: the recorder failed. */
+bool cuda_several_memory(gm_recorder *r, cuda_packed_args *p);
 /* Starts such a product, of the format of that number in the kernels' orders; false: there is not the memory for it. */
-bool cuda_start_wide(const cuda_packed_args *p, int number);
+bool cuda_start_several(const cuda_packed_args *p, int number);
 /* Bytes of a block's memory that made_rows.cuh takes. */
 static inline size_t cuda_norm_memory(const cuda_packed_args *p) {
     return p->norm ? (size_t)(TILED_PARTS * TILED_COLUMNS + p->k) * sizeof(float) : 0;

@@ -20,7 +20,7 @@ static void launch_product(const void *args, int64_t begin, int64_t end) {
     start_product(&p);
 }
 static bool record_product(gm_recorder *r, cuda_packed_args p) {
-    return cuda_wide_memory(r, &p) && r->launch(r, launch_product, &p, sizeof p, p.tokens, 0, 0);
+    return cuda_several_memory(r, &p) && r->launch(r, launch_product, &p, sizeof p, p.tokens, 0, 0);
 }
 static cuda_packed_args matmul_args(const gm_packed_matmul_args *a, int64_t tokens) {
     const gm_matrix *w = &a->weight;
@@ -64,7 +64,7 @@ bool cuda_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
 typedef struct { /* what is made where a product does not read rows so, and for one of many tokens */
     gm_made_rows rows;
     float *normed;
-    void *rounded, *wide;
+    void *rounded, *several;
 } made_memory;
 static bool made_workspace(gm_recorder *r, made_memory *m, const gm_made_rows *rows, const gm_matrix *w, int64_t n) {
     const int64_t k = w->k;
@@ -73,8 +73,8 @@ static bool made_workspace(gm_recorder *r, made_memory *m, const gm_made_rows *r
                           .k = k,
                           .x_type = GM_T_F32,
                           .rounds = rows->form == GM_FORM_BF16};
-    if (!cuda_wide_memory(r, &p)) return false;
-    m->wide = p.made;
+    if (!cuda_several_memory(r, &p)) return false;
+    m->several = p.made;
     m->rows = *rows;
     m->normed = rows->norm ? r->workspace(r, (size_t)(n * k) * sizeof(float) + 1) : NULL;
     if (rows->norm && !m->normed) return false;
@@ -130,7 +130,7 @@ static bool start_made_tiled(cuda_packed_args p, const made_memory *m) {
     p.norm = m->rows.norm;
     p.eps = m->rows.eps;
     p.rounds = m->rows.form == GM_FORM_BF16;
-    p.made = m->wide;
+    p.made = m->several;
     return cuda_start_tiled(&p);
 }
 typedef struct {

@@ -1,13 +1,12 @@
-/* launch_tiled.c - products of matrices in tiles by few tokens (tiled.cu): which kernel, and how a block's memory is
- * cut. */
+/* launch_tiled.c - products of matrices in tiles by one token (tiled.cu): which kernel, and how a block's memory is
+ * cut.
+ */
 #include <string.h>
 #include "cuda/launch.h"
 
 /* Bytes of a stage of more than one tile, and of a block's rings, at most: more keep x waiting, and no product shorter.
- * Rows in place of tiles come by pieces, so that more have to be on their way. Stages are short where more tokens go
- * together then: another pass over the weights takes longer. */
+ * Rows in place of tiles come by pieces, so that more have to be on their way. */
 #define LONG_STAGE 4352
-#define SHORT_STAGE 2048
 #define AHEAD 65536
 #define AHEAD_OF_ROWS 131072
 #define EARLY 32768 /* of AHEAD before x is there, which comes behind them */
@@ -17,13 +16,13 @@ static int tiled_number(const cuda_format *f) {
     const int group = f->values == 32 ? 0 : f->values == 64 ? 3 : 6;
     switch (f->format) {
     case GM_QUANT_f16: return 0;
-    case GM_QUANT_bf16: return CUDA_tiled_bf16 - CUDA_tiled_f16;
-    case GM_QUANT_q4_0: return CUDA_tiled_q4_0 - CUDA_tiled_f16;
-    case GM_QUANT_q8_0: return CUDA_tiled_q8_0 - CUDA_tiled_f16;
-    case GM_QUANT_q4_k: return CUDA_tiled_q4_k - CUDA_tiled_f16;
-    case GM_QUANT_q6_k: return CUDA_tiled_q6_k - CUDA_tiled_f16;
-    case GM_QUANT_mxfp4: return CUDA_tiled_mxfp4 - CUDA_tiled_f16;
-    default: return CUDA_tiled_affine4_32_f16 - CUDA_tiled_f16 + group + float_index(f->scale_type);
+    case GM_QUANT_bf16: return CUDA_tiled_one_bf16 - CUDA_tiled_one_f16;
+    case GM_QUANT_q4_0: return CUDA_tiled_one_q4_0 - CUDA_tiled_one_f16;
+    case GM_QUANT_q8_0: return CUDA_tiled_one_q8_0 - CUDA_tiled_one_f16;
+    case GM_QUANT_q4_k: return CUDA_tiled_one_q4_k - CUDA_tiled_one_f16;
+    case GM_QUANT_q6_k: return CUDA_tiled_one_q6_k - CUDA_tiled_one_f16;
+    case GM_QUANT_mxfp4: return CUDA_tiled_one_mxfp4 - CUDA_tiled_one_f16;
+    default: return CUDA_tiled_one_affine4_32_f16 - CUDA_tiled_one_f16 + group + float_index(f->scale_type);
     }
 }
 bool cuda_makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {
@@ -37,20 +36,19 @@ static void share_units(cuda_packed_args *p, int64_t units, int64_t blocks) {
     p->units = (int32_t)(units / blocks);
     p->longer = (int32_t)(units % blocks);
 }
-/* Cuts the memory of a block for `tokens` tokens, of so many columns each, and stages of so many bytes. Bytes that it
- * takes; 0: there are too few. */
-static size_t cut_memory(cuda_packed_args *p, int64_t tokens, int64_t columns, int64_t stage) {
+/* Cuts the memory of a block for a token of so many columns. Bytes that it takes; 0: there are too few. */
+static size_t cut_memory(cuda_packed_args *p, int64_t columns) {
     const cuda_format *f = &p->weight.format;
     const int64_t values = cuda_tile_values(f->format), tile = TILED_ROWS * (values / f->values) * f->bytes;
     const int64_t part = blocks_of(p->k / values, TILED_PARTS), matrices = p->glu == CUDA_NO_GLU ? 1 : 2;
     const bool in_rows = f->format <= GM_QUANT_bf16; /* without totals of x */
-    const int64_t ahead = in_rows ? AHEAD_OF_ROWS : AHEAD, longest = stage < tile ? 1 : stage / tile;
-    const int64_t products = (p->units + (p->longer > 0)) * matrices, kept = TILED_SUMS / tokens / matrices * matrices;
+    const int64_t ahead = in_rows ? AHEAD_OF_ROWS : AHEAD, longest = LONG_STAGE < tile ? 1 : LONG_STAGE / tile;
+    const int64_t products = (p->units + (p->longer > 0)) * matrices, kept = TILED_SUMS / matrices * matrices;
     p->stage = (int32_t)blocks_of(part, blocks_of(part, longest));
     p->kept = (int32_t)(products < kept ? products : kept);
     p->whole = p->stage == part && p->k % (values * TILED_PARTS) == 0 && part * values <= CUDA_KEPT_X ? p->stage : 0;
-    const int64_t results = p->kept * TILED_PARTS * tokens * TILED_ROWS + TILED_PARTS * tokens * columns;
-    const int64_t x = p->k * tokens * columns * 2 + (in_rows ? 0 : p->k / 16 * tokens * columns * 4);
+    const int64_t results = p->kept * TILED_PARTS * TILED_ROWS + TILED_PARTS * columns;
+    const int64_t x = p->k * columns * 2 + (in_rows ? 0 : p->k / 16 * columns * 4);
     const int64_t fixed = TILED_ARRIVALS + results * 4 + x + (int64_t)cuda_norm_memory(p),
                   ring = TILED_PARTS * p->stage * tile;
     int64_t stages = ((int64_t)cuda_block_memory() - fixed) / ring;
@@ -60,12 +58,12 @@ static size_t cut_memory(cuda_packed_args *p, int64_t tokens, int64_t columns, i
     p->early = (int32_t)(EARLY < ring ? 1 : EARLY / ring < stages ? EARLY / ring : stages);
     return stages < 2 ? 0 : (size_t)(fixed + stages * ring);
 }
-/* bfloat16 rows are one column each, float32 rows two. As many tokens go together as fit. */
+/* bfloat16 rows are one column each, float32 rows two. What does not fit goes as several tokens do, and these, where
+ * they do not fit, one by one: the bits are the same. */
 bool cuda_start_tiled(cuda_packed_args *p) {
     const bool rounded = p->x_type == GM_T_BF16 || p->rounds, is_bf16 = p->weight.format.format == GM_QUANT_bf16;
-    const int64_t columns = rounded ? 1 : 2, units = units_of(p), blocks = units < TILED_FILL ? units : TILED_FILL;
+    const int64_t units = units_of(p), blocks = units < TILED_FILL ? units : TILED_FILL;
     const int number = tiled_number(&p->weight.format);
-    size_t memory = 0;
     if (rounded != is_bf16 || !is_aligned(p->x, 16) || !is_aligned(p->norm, 16) ||
         !cuda_makes_tiles(&p->weight, p->rows, p->k))
         return false;
@@ -73,18 +71,11 @@ bool cuda_start_tiled(cuda_packed_args *p) {
                                   !cuda_makes_tiles(&p->up, p->rows, p->k)))
         return false;
     share_units(p, units, blocks);
-    p->pass = (int32_t)(p->tokens < TILED_COLUMNS / columns ? p->tokens : TILED_COLUMNS / columns);
-    for (; p->pass > 0 && !memory; p->pass--) {
-        memory = cut_memory(p, p->pass, columns, LONG_STAGE);
-        if (!memory) memory = cut_memory(p, p->pass, columns, SHORT_STAGE);
-    }
+    const size_t memory = cut_memory(p, rounded ? 1 : 2);
+    if ((p->tokens > 1 || !memory) && cuda_start_several(p, number)) return true;
     if (!memory) return false;
-    p->pass++;
-    /* A few short passes take less time than one over as many columns as wide.cu has. */
-    if ((p->tokens > 8 || blocks_of(p->tokens, p->pass) > 2 * columns) && cuda_start_wide(p, number)) return true;
-    const int64_t grid[3] = {blocks, blocks_of(p->tokens, p->pass), 1};
-    cuda_start_grid((cuda_kernel)((p->tokens == 1 ? CUDA_tiled_one_f16 : CUDA_tiled_f16) + number), grid, TILED_THREADS,
-                    memory, p);
+    const int64_t grid[3] = {blocks, p->tokens, 1};
+    cuda_start_grid((cuda_kernel)(CUDA_tiled_one_f16 + number), grid, TILED_THREADS, memory, p);
     return true;
 }
 
@@ -95,7 +86,7 @@ static int64_t expert_blocks(const cuda_packed_args *p) {
 }
 static size_t expert_memory(cuda_packed_args *p) {
     share_units(p, p->rows / TILED_ROWS, expert_blocks(p));
-    return cut_memory(p, 1, 2, LONG_STAGE);
+    return cut_memory(p, 2);
 }
 bool cuda_fits_experts(cuda_packed_args *p) {
     return p->weight.format.tile && is_aligned(p->x, 16) &&
@@ -106,6 +97,6 @@ void cuda_start_tiled_experts(const cuda_packed_args *p) {
     cuda_packed_args own = *p;
     const size_t memory = expert_memory(&own);
     const cuda_kernel kernel = (cuda_kernel)(CUDA_expert_tiled_q4_0 + tiled_number(&p->weight.format) -
-                                             (CUDA_tiled_q4_0 - CUDA_tiled_f16));
+                                             (CUDA_tiled_one_q4_0 - CUDA_tiled_one_f16));
     cuda_start(kernel, p->tokens * expert_blocks(p), TILED_THREADS, memory, &own);
 }

@@ -6,7 +6,7 @@
  * the bits that it has alone. */
 #include "made_rows.cuh"
 #include "units.cuh"
-#include "wide.cuh"
+#include "several.cuh"
 
 struct tiled_room { /* in a block's memory */
     four_words *x;  /* [k / 32][columns][4 lanes] */
@@ -168,20 +168,6 @@ DEVICE void read_rows(const cuda_packed_args &a, const tiled_room &room, const r
 }
 
 /* ---- weights ---- */
-/* Of sixteen rows of all matrices, those that follow one another in one. */
-struct tiled_unit {
-    const void *data;
-    product_rows to;
-    int64_t row; /* of the matrix */
-};
-DEVICE tiled_unit unit_of(const cuda_packed_args &a, int unit) {
-    int64_t row = (int64_t)unit * TILED_ROWS;
-    if (row < a.rows) return {a.weight.data, {a.out, a.weight.bias, a.rows}, row};
-    row -= a.rows;
-    const cuda_more &first = a.more[0], &second = a.more[1];
-    if (row < first.rows) return {first.weight.data, {first.out, first.weight.bias, first.rows}, row};
-    return {second.weight.data, {second.out, second.weight.bias, second.rows}, row - first.rows};
-}
 /* A warp's ring: stages of tiles of its part of k, of one sixteen rows after another. Lane l knows where the part is in
  * the l-th of WARP products. */
 template <class FORM> struct tile_ring {
@@ -363,12 +349,10 @@ template <class FORM, class END> DEVICE void multiply_parts(tile_ring<FORM> &rin
         end(product, sums[0]);
     }
 }
-/* The tokens of a pass from `token` on, by blocks of which this is one. ONE: one token. */
-template <class FORM, bool ONE> DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int block) {
-    constexpr int HALVES = FORM::BF16 ? 1 : 2;
+/* A token, by blocks of which this is one. */
+template <class FORM> DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int block) {
+    constexpr int HALVES = FORM::BF16 ? 1 : 2, columns = HALVES, tokens = 1;
     const int lane = thread_index() % WARP, warp = warp_number();
-    const int64_t left = a.tokens - token;
-    const int columns = ONE ? HALVES : (int)(left < a.pass ? left : a.pass) * HALVES, tokens = columns / HALVES;
     const tiled_share s = share_of_block<FORM>(a, columns, block);
     const tiled_room room = room_of_block<FORM>(a, columns, tokens);
     const row_part part(s.tiles, FORM::K, warp);
@@ -405,12 +389,13 @@ template <class FORM, bool ONE> DEVICE void tiled_product(const cuda_packed_args
         if (product + 1 < s.count) barrier(); /* before others' sums come to their places */
         waiting = 0;
     };
-    if constexpr (ONE && !FORM::BF16) {
+    if constexpr (!FORM::BF16) {
         if (a.whole > 0) return multiply_kept<FORM>(ring, x, a.whole, end_product);
     }
     multiply_parts<FORM>(ring, x, end_product);
 }
-/* ---- x of wide products (wide.cu), as a block's memory has it here: a warp for a part of a token's row ---- */
+/* ---- x of products of several tokens (several.cu), as a block's memory has it here: a warp for a part of a token's
+ * row ---- */
 /* The row that this block makes, of tiles of so many values; its norm's weights are there. */
 struct row_to_make {
     row_part part;
@@ -421,9 +406,9 @@ struct row_to_make {
         : part((int)(a.k / values), values, warp_number()),
           room{(float *)block_memory(), (float *)block_memory() + TILED_PARTS * TILED_COLUMNS},
           x((const float *)a.x + block_index() * a.k), norm(a.norm ? room.norm : nullptr), number(warp_number()) {
-        if (!norm) return;
-        copy_norm(a, room, part);
+        if (norm) copy_norm(a, room, part);
         commit_copies();
+        wait_for_others(); /* for x */
         wait_for_norm();
     }
     METHOD float scale(const cuda_packed_args &a) const { /* after its squares were put */
@@ -435,7 +420,7 @@ struct row_to_make {
 template <class FORM> DEVICE void tiled_rows(const cuda_packed_args &a) {
     const int64_t token = block_index();
     const int column = (int)(token % a.pass) * 2;
-    const wide_rows made = wide_rows_of(a, token / a.pass);
+    const several_rows made = several_rows_of(a, token / a.pass);
     const row_to_make row(a, a.weight.format.tile ? a.weight.format.tile : FORM::K);
     tiled_room room;
     lane_eights<FORM::ORDER> first;
@@ -451,16 +436,19 @@ template <class FORM> DEVICE void tiled_rows(const cuda_packed_args &a) {
     back[0] *= scale;
     back[1] *= scale;
 }
-KERNEL(gm_tiled_rows_bf16, cuda_packed_args, TILED_THREADS) {
+KERNEL_AHEAD(gm_tiled_rows_bf16, cuda_packed_args, TILED_THREADS) {
     const row_to_make row(a, tiles_of_halves<true>::K);
-    four_words *to = (four_words *)((uint16_t *)a.made + block_index() * a.k);
+    const int64_t token = block_index();
+    const int column = (int)(token % a.pass) * 4, step = a.columns * 4;
+    four_words *to = several_rows_of(a, token / a.pass).values;
     lane_eights<IN_ORDER> first;
     first.read(row.x, row.part, row.part.begin);
     if (row.norm) look_at_rounded(first, row.x, row.room, row.part, row.number, 0);
-    put_rounded(first, row.x, row.norm, row.scale(a), row.part, !row.part.is_long(), [=](int u) { return to + u; });
+    put_rounded(first, row.x, row.norm, row.scale(a), row.part, !row.part.is_long(),
+                [=](int u) { return to + u / 4 * step + column + u % 4; });
 }
 #define TILED_X(name, ...)                                                                                             \
-    KERNEL(gm_tiled_rows_##name, cuda_packed_args, TILED_THREADS) { tiled_rows<__VA_ARGS__>(a); }
+    KERNEL_AHEAD(gm_tiled_rows_##name, cuda_packed_args, TILED_THREADS) { tiled_rows<__VA_ARGS__>(a); }
 TILED_X(f16, tiles_of_halves<false>)
 TILED_X(q4_0, tiles_of_q4_0)
 TILED_X(q8_0, tiles_of_q8_0)
@@ -469,16 +457,10 @@ TILED_X(q6_k, tiles_of_q6_k)
 TILED_X(mxfp4, tiles_of_mxfp4)
 TILED_X(affine4, tiles_of_affine4<64, GM_T_F16>)
 
-#define TILED(name, ...)                                                                                               \
-    KERNEL_AHEAD(gm_tiled_##name, cuda_packed_args, TILED_THREADS) {                                                   \
-        tiled_product<__VA_ARGS__, false>(a, block_index_y() * a.pass, (int)block_index());                            \
-    }
-ALL_TILES(TILED)
-/* Of one token. */
 #define TILED_ONE(name, ...)                                                                                           \
     using one_##name = __VA_ARGS__;                                                                                    \
     KERNEL_OF_REGISTERS(gm_tiled_one_##name, cuda_packed_args, TILED_THREADS, one_##name::REGISTERS) {                 \
-        tiled_product<one_##name, true>(a, 0, (int)block_index());                                                     \
+        tiled_product<one_##name>(a, block_index_y(), (int)block_index());                                             \
     }
 ALL_TILES(TILED_ONE)
 
@@ -499,7 +481,7 @@ template <class FORM> DEVICE void tiled_expert(const cuda_packed_args &a) {
     own.x = (const float *)a.x + pair / a.top_k * a.k;
     own.out = (float *)a.out + pair * a.rows;
     own.tokens = 1;
-    tiled_product<FORM, true>(own, 0, (int)(block_index() % blocks));
+    tiled_product<FORM>(own, 0, (int)(block_index() % blocks));
 }
 #define EXPERT(name, ...)                                                                                              \
     KERNEL_AHEAD(gm_expert_tiled_##name, cuda_packed_args, TILED_THREADS) { tiled_expert<__VA_ARGS__>(a); }

@@ -36,4 +36,18 @@ DEVICE void store_product(const cuda_packed_args &a, const product_rows &to, int
     const int64_t at = token * to.rows + row;
     store_sum(a, to, at, sum, up, added_of(a, to, row, at));
 }
+/* Of sixteen rows of all matrices, those that follow one another in one. */
+struct tiled_unit {
+    const void *data;
+    product_rows to;
+    int64_t row; /* of the matrix */
+};
+DEVICE tiled_unit unit_of(const cuda_packed_args &a, int unit) {
+    int64_t row = (int64_t)unit * TILED_ROWS;
+    if (row < a.rows) return {a.weight.data, {a.out, a.weight.bias, a.rows}, row};
+    row -= a.rows;
+    const cuda_more &first = a.more[0], &second = a.more[1];
+    if (row < first.rows) return {first.weight.data, {first.out, first.weight.bias, first.rows}, row};
+    return {second.weight.data, {second.out, second.weight.bias, second.rows}, row - first.rows};
+}
 #endif

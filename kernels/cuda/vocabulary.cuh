@@ -313,16 +313,18 @@ DEVICE bool is_chosen_lane() {
     return thread_index() % WARP == 0;
 #endif
 }
-/* The only copy of a phase, by one lane: a multiple of 16 bytes, aligned to them, of memory that is read once. */
-DEVICE void copy_long(void *to, const void *from, int bytes, uint64_t *arrival) {
+/* A copy of a phase, by one lane: a multiple of 16 bytes, aligned to them; of memory that is read once, or again soon.
+ */
+template <bool ONCE = true> DEVICE void copy_long(void *to, const void *from, int bytes, uint64_t *arrival) {
 #if HAS_LONG_COPIES
     const uint32_t place = (uint32_t)__cvta_generic_to_shared(to), at = (uint32_t)__cvta_generic_to_shared(arrival);
-    uint64_t once;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+    uint64_t policy;
+    if (ONCE) asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
                  "[%3], %4;" ::"r"(place),
-                 "l"(from), "r"(bytes), "r"(at), "l"(once)
+                 "l"(from), "r"(bytes), "r"(at), "l"(policy)
                  : "memory");
 #endif
 }

@@ -257,7 +257,7 @@ DEVICE void begin_arrival(uint64_t *arrival, int lanes) { *arrival = (uint64_t)l
 DEVICE void show_arrivals() {}
 DEVICE bool is_chosen_lane() { return thread_index() % 32 == 0; }
 DEVICE void arrive_with_copies(uint64_t *arrival) { ++*arrival; }
-DEVICE void copy_long(void *to, const void *from, int bytes, uint64_t *arrival) {
+template <bool ONCE = true> DEVICE void copy_long(void *to, const void *from, int bytes, uint64_t *arrival) {
     if (bytes % 16)
         __builtin_trap();
     for (int at = 0; at < bytes; at += 16)
