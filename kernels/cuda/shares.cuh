@@ -19,7 +19,7 @@ struct decoded_share {
 DEVICE int share_count(const gm_attention_args &a, int64_t end) { /* that a row sees */
     return (int)((end + CUDA_SHARE_KEYS - 1) / CUDA_SHARE_KEYS - begin_of(a, end) / CUDA_SHARE_KEYS);
 }
-/* Of the block's row, which has so many others before it and is at a position. */
+/* The row of queries that the block is for, and its share of that row, which is at a position. */
 DEVICE int row_of_block(const cuda_decode_args &given) {
     return (int)block_index() / ((int)given.row.attention.n_kv_heads * given.cuts);
 }
