@@ -44,6 +44,7 @@ int64_t cuda_pause(int64_t waited, int64_t usual, bool followed);
 /* pinned.c: memory of the host, or NULL; and where it is given back, whether this device alone is open. */
 void *pinned_take(const gm_device_state *d, size_t bytes);
 void pinned_give(gm_device_state *d, void *memory, bool alone);
+void pinned_captures(int more); /* one more that begins, or ends: -1 */
 /* Runs launchers, which start kernels. */
 gm_device_result cuda_issue(gm_device_state *d, const gm_device_launch *launches, int64_t n);
 /* graphs.c */

@@ -17,12 +17,14 @@ gm_device_result cuda_capture(gm_device_state *d, const gm_device_launch *launch
     if (!d->graphs) return DEVICE_OK;
     gm_device_result result = cuda_enter(d, "a graph");
     if (result != DEVICE_OK) return result;
+    pinned_captures(1);
     result = cuda_fails(d, d->driver->capture_begin(d->stream, DRIVER_CAPTURE_THREAD), "a graph");
     if (result == DEVICE_OK) {
         result = cuda_issue(d, launches, n);
         const int error = end_capture(d, result == DEVICE_OK, &prepared);
         if (result == DEVICE_OK) result = cuda_fails(d, error, "a graph");
     }
+    pinned_captures(-1);
     cuda_leave(d);
     *out = (gm_device_graph *)prepared;
     return result;

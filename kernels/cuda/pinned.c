@@ -19,6 +19,7 @@ static struct {
     pthread_mutex_t lock;
     block *first;
     size_t bytes;
+    int captures; /* that are under way */
 } kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void give_back(const gm_device_state *d, block *b) {
@@ -53,13 +54,19 @@ void *pinned_take(const gm_device_state *d, size_t bytes) {
     }
     return (char *)memory + HEAD;
 }
+/* While launches are captured, an event would become part of the graph. */
+void pinned_captures(int more) {
+    pthread_mutex_lock(&kept.lock);
+    kept.captures += more;
+    pthread_mutex_unlock(&kept.lock);
+}
 void pinned_give(gm_device_state *d, void *memory, bool alone) {
     block *b = (block *)(void *)((char *)memory - HEAD);
     bool keep = alone && !cuda_is_lost(d);
     if (keep && !b->done) keep = d->driver->event_create(&b->done, DRIVER_EVENT_NO_TIMING) == DRIVER_SUCCESS;
-    if (keep) keep = cuda_fails(d, d->driver->event_record(b->done, d->stream), "memory of the host") == DEVICE_OK;
     pthread_mutex_lock(&kept.lock);
-    keep = keep && kept.bytes + b->bytes <= MOST_KEPT;
+    keep = keep && !kept.captures && kept.bytes + b->bytes <= MOST_KEPT &&
+           cuda_fails(d, d->driver->event_record(b->done, d->stream), "memory of the host") == DEVICE_OK;
     if (keep) {
         b->next = kept.first;
         kept.first = b;
