@@ -124,8 +124,9 @@ struct gm_op {
     /* Over the same inputs and parameters, what .vjp reads of `out`, for less work: it gets a node of this op as `out`
      * where the node would be computed again for it alone. NULL: the node itself. */
     const gm_op *for_vjp;
-    bool waits;                /* what it launches waits for others than the engine */
-    bool shares;               /* not a view, but an output may be the memory of an input */
+    uint32_t adds; /* bit i: .vjp finds in grad[i] what input i has got so far, or NULL, and gives the sum */
+    bool waits;    /* what it launches waits for others than the engine */
+    bool shares;   /* not a view, but an output may be the memory of an input */
     void (*hold)(void *param); /* a node with a copy of these parameters exists: takes what they hold */
     /* It needs that no more: gives it back. Called when a node with inputs was recorded, or one without has its value,
      * for it may be evaluated again before; and when it dies. */

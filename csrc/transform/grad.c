@@ -182,6 +182,32 @@ static gm_status apply_rule(gm_scope *s, const gm_op *op, gm_array *node, gm_arr
     return GM_OK;
 }
 
+/* What has come to inputs so far, for a rule that adds to it. */
+static void show_sums(const reverse *r, const gm_array *node, gm_array **grads) {
+    for (int i = 0; i < node->n_in; i++) {
+        const int64_t from = node->op->adds >> i & 1 ? reached_input(r, node, i) : -1;
+        if (from >= 0)
+            grads[i] = r->slots[r->first[from]];
+    }
+}
+
+/* What the rule of a node gave, to its inputs: sums first, in place of what they began with. */
+static gm_status take_grads(gm_scope *s, reverse *r, const gm_array *node, gm_array **grads) {
+    gm_status status = GM_OK;
+    for (int sums = 1; sums >= 0; sums--)
+        for (int i = 0; i < node->n_in && status == GM_OK; i++) {
+            const bool adds = node->op->adds >> i & 1;
+            const int64_t from = grads[i] && !op_is_nondiff(node->op, i) ? reached_input(r, node, i) : -1;
+            if (from < 0 || adds != sums)
+                continue;
+            if (adds)
+                r->slots[r->first[from]] = grads[i];
+            else
+                status = accumulate(s, r->slots + r->first[from], grads[i]);
+        }
+    return status;
+}
+
 static gm_status go_back(gm_scope *s, reverse *r, int64_t at) {
     gm_array *node = r->w.nodes[at], **cotangents = r->slots + r->first[at];
     int n_out = array_n_out(node);
@@ -207,15 +233,13 @@ static gm_status go_back(gm_scope *s, reverse *r, int64_t at) {
         in[k] = known->in[k];
     if (status == GM_OK)
         status = put_again(s, r, at, one, in);
+    show_sums(r, node, grads);
     if (status == GM_OK)
         status = apply_rule(s, node->op, known, in, cotangents, grads);
     if (status == GM_OK)
         status = error_code();
-    for (int i = 0; i < node->n_in && status == GM_OK; i++) {
-        int64_t from = grads[i] && !op_is_nondiff(node->op, i) ? reached_input(r, node, i) : -1;
-        if (from >= 0)
-            status = accumulate(s, r->slots + r->first[from], grads[i]);
-    }
+    if (status == GM_OK)
+        status = take_grads(s, r, node, grads);
     memory_free(grads);
     return status;
 }

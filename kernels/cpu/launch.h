@@ -18,8 +18,9 @@ gm_gemm_args gemm_of(const gm_product_args *p);
 /* One whose rows the loop fetches from an image: what a->product says of blocks and layouts is filled in here. */
 bool launch_image_product(gm_recorder *r, gm_conv_args *a);
 
-/* One workspace of so many bytes for each thread that will work. */
+/* One workspace of so many bytes for each thread that will work, or for fewer, where no more work at once. */
 bool launch_workspaces(gm_recorder *r, int64_t bytes, gm_workspaces *workspaces);
+bool launch_some_workspaces(gm_recorder *r, int64_t most, int64_t bytes, gm_workspaces *workspaces);
 
 /* A loop over [0, n) with these arguments, a pointer. */
 #define LAUNCH(r, name, args, n, grain, flags) (r)->launch(r, (r)->kernels->name, args, sizeof *(args), n, grain, flags)

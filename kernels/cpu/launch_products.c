@@ -287,7 +287,10 @@ static void even_blocks(gm_gemm_args *a, int64_t panels) {
 }
 
 bool launch_workspaces(gm_recorder *r, int64_t bytes, gm_workspaces *workspaces) {
-    const int64_t threads = r->threads(r);
+    return launch_some_workspaces(r, r->threads(r), bytes, workspaces);
+}
+bool launch_some_workspaces(gm_recorder *r, int64_t most, int64_t bytes, gm_workspaces *workspaces) {
+    const int64_t threads = most < r->threads(r) ? most : r->threads(r);
     *workspaces = (gm_workspaces){.count = threads, .bytes = (bytes + 63) / 64 * 64};
     workspaces->taken = r->arguments(r, (size_t)threads * sizeof *workspaces->taken);
     workspaces->memory = workspaces->taken ? r->workspace(r, (size_t)(threads * workspaces->bytes)) : NULL;

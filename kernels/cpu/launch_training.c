@@ -1,26 +1,29 @@
 /* launch_training.c - what training asks for beyond what decoders do. */
 #include "cpu/launch.h"
 
-/* Keys and values as products read them, `forms` of each block, before a fence. */
-static bool round_keys(gm_recorder *r, const gm_sequence_attention_args *a, int forms, gm_sequence_rounding *out) {
+/* Keys and values as products read them that are rounded, `forms` of each block, before a fence. */
+static uint16_t *round_keys(gm_recorder *r, const gm_sequence_attention_args *a, int forms) {
     const int64_t tasks = (a->n / GM_SEQUENCE_KEYS + a->sequences) * a->n_kv_heads; /* at most, as below */
     const int64_t items = tasks * forms * kernels_sequence_items(a->dim);
-    *out = (gm_sequence_rounding){0};
-    if (!a->rounded) return true;
-    *out = (gm_sequence_rounding){.multiply = r->kernels->rounded_block, .factor = r->kernels->rounded_factor};
-    out->keys = r->workspace(r, (size_t)items * sizeof *out->keys);
-    const gm_sequence_attention_keys_args keys = {*a, *out, forms};
-    return out->keys && LAUNCH(r, sequence_attention_keys, &keys, tasks, 1, LAUNCH_PART);
+    const gm_rounded_attention_keys_args keys = {*a, r->workspace(r, (size_t)items * sizeof *keys.keys), forms};
+    return keys.keys && LAUNCH(r, rounded_attention_keys, &keys, tasks, 1, LAUNCH_PART) ? keys.keys : NULL;
 }
+/* How many tiles of so many rows there are, at most: where sequences end is data. */
+static int64_t row_tiles(const gm_sequence_attention_args *a, int64_t rows) { return a->n / rows + a->sequences; }
 
-bool cpu_sequence_attention(gm_recorder *r, const gm_sequence_attention_args *a, int64_t n) {
-    const int64_t tiles = n / GM_SEQUENCE_ROWS + a->sequences; /* at most: where sequences end is data */
-    gm_sequence_attention_forward_args forward = {.forward = *a};
-    if (!launch_workspaces(r, GM_SEQUENCE_FORWARD_BYTES, &forward.workspaces) ||
-        !round_keys(r, a, GM_KEYS_FORWARD, &forward.rounding))
+static bool rounded_attention(gm_recorder *r, const gm_sequence_attention_args *a) {
+    gm_rounded_attention_forward_args forward = {*a, round_keys(r, a, GM_KEYS_FORWARD), {0}};
+    if (!forward.keys || !launch_workspaces(r, kernels_rounded_forward_bytes(a->dim), &forward.workspaces))
         return false;
     r->fence(r);
-    return LAUNCH(r, sequence_attention_forward, &forward, tiles * a->n_heads, 1, 0);
+    return LAUNCH(r, rounded_attention_forward, &forward, row_tiles(a, GM_SEQUENCE_KEYS) * a->n_heads, 1, 0);
+}
+bool cpu_sequence_attention(gm_recorder *r, const gm_sequence_attention_args *a, int64_t n) {
+    gm_sequence_attention_forward_args forward = {.forward = *a};
+    (void)n;
+    if (a->rounded) return rounded_attention(r, a);
+    return launch_workspaces(r, GM_SEQUENCE_FORWARD_BYTES, &forward.workspaces) &&
+           LAUNCH(r, sequence_attention_forward, &forward, row_tiles(a, GM_SEQUENCE_ROWS) * a->n_heads, 1, 0);
 }
 
 /* `sum` as it is, to out of heads. */
@@ -34,30 +37,53 @@ static bool head_sum(gm_recorder *r, const gm_sequence_head_sum_args *sum, float
 
 #define BACK_WORK ((int64_t)1 << 28) /* keys x rows x dim of a head in a launch, at most: some tens of milliseconds */
 
-/* Heads that share keys and values go side by side, each with its own cotangents of them, which are added then. */
-bool cpu_sequence_attention_grad(gm_recorder *r, const gm_sequence_attention_grad_args *a, int64_t n) {
-    const gm_sequence_attention_args *forward = &a->forward;
-    const size_t bytes = (size_t)(n * forward->n_heads * forward->dim) * sizeof(float) + 1;
-    const int64_t some = BACK_WORK / (n * forward->dim + 1) / GM_SEQUENCE_KEYS * GM_SEQUENCE_KEYS;
-    gm_sequence_attention_back_args back = {.grad = *a, .keys = some ? some : GM_SEQUENCE_KEYS};
-    back.grad.dk = r->workspace(r, bytes);
-    back.grad.dv = back.grad.dk ? r->workspace(r, bytes) : NULL;
-    const gm_sequence_attention_delta_args delta = {
-        *a, back.grad.dv ? r->workspace(r, (size_t)(n * forward->n_heads) * sizeof(float) + 1) : NULL};
-    back.delta = delta.delta;
-    if (!delta.delta || !launch_workspaces(r, kernels_sequence_workspace_bytes(forward->dim), &back.workspaces) ||
-        !round_keys(r, forward, GM_KEYS_BACK, &back.rounding) ||
-        !LAUNCH(r, sequence_attention_delta, &delta, n, 1 + GRAIN_LIGHT / ((int64_t)forward->n_heads * forward->dim),
-                LAUNCH_PART))
-        return false;
+/* Keys of a sequence in a launch: a multiple of `of`. */
+static int64_t back_keys(const gm_sequence_attention_args *a, int64_t of) {
+    const int64_t some = BACK_WORK / (a->n * a->dim + 1) / of * of;
+    return some ? some : of;
+}
+/* The launches go one after another: rows are added to by each. */
+static bool exact_back(gm_recorder *r, const gm_sequence_attention_grad_args *a, const float *delta) {
+    const gm_sequence_attention_args *f = &a->forward;
+    gm_sequence_attention_back_args back = {.grad = *a, .delta = delta, .keys = back_keys(f, GM_SEQUENCE_KEYS)};
+    if (!launch_workspaces(r, kernels_sequence_workspace_bytes(f->dim), &back.workspaces)) return false;
     r->fence(r);
-    for (; back.first_key < n; back.first_key += back.keys) {
-        if (!LAUNCH(r, sequence_attention_back, &back, forward->sequences * forward->n_heads, 1, 0)) return false;
+    for (; back.first_key < f->n; back.first_key += back.keys) {
+        if (!LAUNCH(r, sequence_attention_back, &back, f->sequences * f->n_heads, 1, 0)) return false;
         r->fence(r);
     }
-    const gm_sequence_head_sum_args sum = {
-        .n = n, .n_heads = forward->n_heads, .n_kv_heads = forward->n_kv_heads, .dim = forward->dim};
-    return head_sum(r, &sum, a->dk, back.grad.dk) && head_sum(r, &sum, a->dv, back.grad.dv);
+    return true;
+}
+static bool rounded_back(gm_recorder *r, const gm_sequence_attention_grad_args *a, const float *delta) {
+    const gm_sequence_attention_args *f = &a->forward;
+    const int64_t tasks = f->sequences * f->n_heads, bytes = kernels_rounded_back_bytes(f->dim, f->n);
+    gm_rounded_attention_back_args back = {
+        .grad = *a, .delta = delta, .n_keys = back_keys(f, GM_SEQUENCE_SPAN), .keys = round_keys(r, f, GM_KEYS_BACK)};
+    if (!back.keys || !launch_some_workspaces(r, tasks, bytes, &back.workspaces)) return false;
+    r->fence(r);
+    for (; back.first_key < f->n; back.first_key += back.n_keys) {
+        if (!LAUNCH(r, rounded_attention_back, &back, tasks, 1, 0)) return false;
+        r->fence(r);
+    }
+    return true;
+}
+
+/* Heads that share keys and values go side by side, each with its own cotangents of them, which are added then. */
+bool cpu_sequence_attention_grad(gm_recorder *r, const gm_sequence_attention_grad_args *a, int64_t n) {
+    const gm_sequence_attention_args *f = &a->forward;
+    const size_t bytes = (size_t)(n * f->n_heads * f->dim) * sizeof(float) + 1;
+    gm_sequence_attention_grad_args heads = *a;
+    heads.dk = r->workspace(r, bytes);
+    heads.dv = heads.dk ? r->workspace(r, bytes) : NULL;
+    const gm_sequence_attention_delta_args delta = {
+        heads, heads.dv ? r->workspace(r, (size_t)(n * f->n_heads) * sizeof(float) + 1) : NULL};
+    if (!delta.delta ||
+        !LAUNCH(r, sequence_attention_delta, &delta, n, 1 + GRAIN_LIGHT / ((int64_t)f->n_heads * f->dim),
+                LAUNCH_PART) ||
+        !(f->rounded ? rounded_back : exact_back)(r, &heads, delta.delta))
+        return false;
+    const gm_sequence_head_sum_args sum = {.n = n, .n_heads = f->n_heads, .n_kv_heads = f->n_kv_heads, .dim = f->dim};
+    return head_sum(r, &sum, a->dk, heads.dk) && head_sum(r, &sum, a->dv, heads.dv);
 }
 
 /* ---- recurrent layers ---- */

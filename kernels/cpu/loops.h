@@ -236,7 +236,7 @@ typedef struct {
 #define GM_ROUNDED_COLUMNS 256 /* likewise */
 #define GM_ROUNDED_TILES (GM_ROUNDED_K / GM_TILE_K)
 #define GM_ROUNDED_SLAB_BYTES (2 * GM_ROUNDED_K * GM_ROUNDED_COLUMNS)
-#define GM_ROUNDED_SLABS 2 /* one after another along k, which rows go over at once, at most */
+#define GM_ROUNDED_SLABS 4 /* one after another along k, which rows go over at once, at most */
 #define GM_ROUNDED_SUM_BYTES (4 * 2 * GM_TILE_LINES * GM_ROUNDED_COLUMNS)
 static inline int64_t kernels_rounded_workspace_bytes(int64_t depth) {
     const int64_t slabs = (depth + GM_ROUNDED_K - 1) / GM_ROUNDED_K;
@@ -343,25 +343,6 @@ typedef struct {
     float *loss, *grad; /* grad NULL: the loss alone */
     const float *lines;
 } gm_rounded_loss_end_args;
-/* c [m][n] = a [m][k] b [k][n], or that more: element (row, k) of a is a[row * a_row + k * a_k], one of which is 1.
- * Rows of b and c are whole vectors, n a multiple of them, m at most GM_SEQUENCE_ROWS. */
-typedef struct {
-    float *c;
-    const float *a, *b;
-    int64_t c_row, a_row, a_k, b_row, m, n, k;
-    bool add;
-    const uint16_t *left, *right; /* a or b as tiles instead, with the items from 16 rows or columns to the next */
-    int64_t left_lines, right_lines;
-} gm_rounded_block_args;
-/* Rows of x as tiles of a factor of rounded_block: of its left one, or of its right one, as columns or as they are.
- * Tiles lie along k for each 16 rows or columns; a right factor has `most` rows of x, of which the last are zeros. */
-typedef enum { GM_LEFT_ROWS, GM_RIGHT_COLUMNS, GM_RIGHT_ROWS } gm_rounded_form;
-typedef struct {
-    uint16_t *out;
-    const float *x;
-    int64_t x_row, rows, most, columns;
-    gm_rounded_form form;
-} gm_rounded_factor_args;
 typedef gm_matmul_args gm_matmul_float_args;
 typedef gm_matmul_args gm_matmul_bf16_args;
 typedef gm_matmul_args gm_matmul_int8_args;
@@ -519,23 +500,12 @@ static inline int64_t low_rank_up_units(const gm_low_rank_part *p) {
 }
 
 /* ---- training ---- */
-#define GM_SEQUENCE_ROWS 96  /* of a tile of sequence_attention_forward */
-#define GM_SEQUENCE_KEYS 64  /* of a block of sequence_attention_back */
-#define GM_SEQUENCE_SPAN 256 /* keys that it goes over with what it has of some rows, at most: whole blocks */
-/* Where products are rounded: keys and values as factors of them, made by sequence_attention_keys. */
-typedef struct {
-    gm_kernel multiply, factor; /* rounded_block and rounded_factor, or NULL: products are not */
-    uint16_t *keys; /* [blocks][n_kv_heads][forms], kernels_sequence_items each; blocks begin with their sequence */
-} gm_sequence_rounding;
-enum { GM_KEYS_FORWARD = 2, GM_KEYS_BACK = 3 }; /* forms: k and v; both as columns, and k */
+#define GM_SEQUENCE_ROWS 96 /* of a tile of sequence_attention_forward */
+#define GM_SEQUENCE_KEYS 64 /* of a block of sequence_attention_back */
+/* Numbers of a block of keys or of rows, where dim is filled up to whole tiles. */
 static inline int64_t kernels_sequence_items(int64_t dim) {
     return GM_SEQUENCE_KEYS * kernels_tiles(dim, GM_TILE_K) * GM_TILE_K;
 }
-typedef struct {
-    gm_sequence_attention_args attention;
-    gm_sequence_rounding rounding;
-    int forms;
-} gm_sequence_attention_keys_args;
 /* delta [n, n_heads]: what each row's output times its cotangent is. */
 typedef struct {
     gm_sequence_attention_grad_args grad;
@@ -547,7 +517,6 @@ typedef struct {
 typedef struct {
     gm_sequence_attention_args forward;
     gm_workspaces workspaces; /* of GM_SEQUENCE_FORWARD_BYTES */
-    gm_sequence_rounding rounding;
 } gm_sequence_attention_forward_args;
 /* What keys [first_key, first_key + keys) of each sequence give back, whole blocks: dq is added up over launches, from
  * the first keys on. dk and dv are [n_heads, n, dim]. */
@@ -555,12 +524,42 @@ typedef struct {
     gm_sequence_attention_grad_args grad;
     int64_t first_key, keys;
     gm_workspaces workspaces; /* of kernels_sequence_workspace_bytes */
-    gm_sequence_rounding rounding;
-    const float *delta; /* as above */
+    const float *delta;       /* as above */
 } gm_sequence_attention_back_args;
 static inline int64_t kernels_sequence_workspace_bytes(int64_t dim) {
-    const int64_t sums = 2 * GM_SEQUENCE_SPAN / GM_SEQUENCE_KEYS;
-    return ((6 + sums) * kernels_sequence_items(dim) + 2 * GM_SEQUENCE_KEYS * GM_SEQUENCE_KEYS) * 4;
+    return (8 * kernels_sequence_items(dim) + 2 * GM_SEQUENCE_KEYS * GM_SEQUENCE_KEYS) * 4;
+}
+/* The same where products are rounded. Blocks are GM_SEQUENCE_KEYS keys, or rows. keys: factors of each block of them,
+ * [blocks][n_kv_heads][forms], kernels_sequence_items each. */
+#define GM_SEQUENCE_SPAN 256 /* keys that rows are gone over for at once, at most: whole blocks */
+enum { GM_KEYS_FORWARD = 2, GM_KEYS_BACK = 3, GM_ROW_FORMS = 4 };
+typedef struct {
+    gm_sequence_attention_args attention;
+    uint16_t *keys;
+    int forms;
+} gm_rounded_attention_keys_args;
+typedef struct {
+    gm_sequence_attention_args forward;
+    const uint16_t *keys;
+    gm_workspaces workspaces; /* of kernels_rounded_forward_bytes */
+} gm_rounded_attention_forward_args;
+/* Scores and weights of a block, two numbers of each of its rows, what these sum, and the rows as a factor. */
+static inline int64_t kernels_rounded_forward_bytes(int64_t dim) {
+    return GM_SEQUENCE_KEYS * (GM_SEQUENCE_KEYS * (4 + 2) + 2 * 4) + kernels_sequence_items(dim) * (4 + 2);
+}
+typedef struct {
+    gm_sequence_attention_grad_args grad; /* dk and dv as above */
+    const uint16_t *keys;
+    const float *delta;
+    int64_t first_key, n_keys; /* of each sequence, whole spans */
+    gm_workspaces workspaces;  /* of kernels_rounded_back_bytes */
+} gm_rounded_attention_back_args;
+/* Likewise, with what is summed for a block of rows and for a span of keys, and all rows of a head as factors. */
+static inline int64_t kernels_rounded_back_bytes(int64_t dim, int64_t rows) {
+    const int64_t sums = 1 + 2 * GM_SEQUENCE_SPAN / GM_SEQUENCE_KEYS,
+                  forms = GM_ROW_FORMS * kernels_tiles(rows, GM_SEQUENCE_KEYS);
+    return GM_SEQUENCE_KEYS * (GM_SEQUENCE_KEYS * (2 * 4 + 3 * 2) + 2 * 4) +
+           kernels_sequence_items(dim) * (sums * 4 + forms * 2);
 }
 typedef struct { /* out [n, n_kv_heads, dim], heads [n_heads, n, dim] */
     float *out;

@@ -2,6 +2,7 @@
 #include "cpu/part.h"
 #include "cpu/rounded.inc"
 #include "cpu/rounded_loss.inc"
+#include "cpu/rounded_attention.inc"
 
 #define EXPORTS_rounded EXPORTED
 #include "cpu/exports.h"

@@ -403,95 +403,6 @@ static void test_matrix(const gm_kernels *t, int format, int64_t rows, int64_t k
     matrix_free(&m);
 }
 
-/* ---- small blocks ---- */
-static float *rounded_copy(const float *x, int64_t n) {
-    float *out = malloc((size_t)n * sizeof *out);
-    for (int64_t i = 0; i < n; i++)
-        out[i] = widened(narrowed(x[i]));
-    return out;
-}
-static void test_block(const gm_kernels *t, int64_t m, int64_t n, int64_t k, bool turned, bool add) {
-    const int64_t a_row = turned ? 1 : k + 3, a_k = turned ? m + 2 : 1, b_row = n + t->lanes, c_row = n + 5;
-    guarded ga, gb, gc;
-    float *a = guarded_new(&ga, (size_t)((m - 1) * a_row + (k - 1) * a_k + 1) * 4);
-    float *b = guarded_new(&gb, (size_t)((k - 1) * b_row + n) * 4);
-    float *c = guarded_new(&gc, (size_t)((m - 1) * c_row + n) * 4), *before = malloc((size_t)(m * c_row) * 4);
-    for (int64_t i = 0; i <= (m - 1) * a_row + (k - 1) * a_k; i++)
-        a[i] = random_float();
-    for (int64_t i = 0; i < (k - 1) * b_row + n; i++)
-        b[i] = random_float();
-    for (int64_t i = 0; i < (m - 1) * c_row + n; i++)
-        before[i] = c[i] = random_float();
-    float *ra = rounded_copy(a, (m - 1) * a_row + (k - 1) * a_k + 1), *rb = rounded_copy(b, (k - 1) * b_row + n);
-    t->rounded_block(&(gm_rounded_block_args){c, a, b, c_row, a_row, a_k, b_row, m, n, k, add}, 0, 1);
-    bool good = true;
-    for (int64_t i = 0; i < (m - 1) * c_row + n; i++) {
-        const int64_t row = i / c_row, column = i % c_row;
-        float want = add ? before[i] : 0;
-        for (int64_t at = 0; at < k && column < n; at += GM_TILE_K) {
-            float chain[2] = {0, 0};
-            for (int64_t j = at; j < lesser(at + GM_TILE_K, k); j++)
-                chain[j % 2] += ra[row * a_row + j * a_k] * rb[j * b_row + column];
-            want += chain[0] + chain[1];
-        }
-        good &= column < n ? !memcmp(&want, c + i, 4) || (want == 0 && c[i] == 0) : c[i] == before[i];
-    }
-    check(good, turned ? "rounded_block: columns of a" : "rounded_block", t->isa, 0, m, n, k);
-    guarded_free(&ga), guarded_free(&gb), guarded_free(&gc);
-    free(before), free(ra), free(rb);
-}
-/* Factors as tiles that were made before: the right one of its rows, or of its columns as rows. */
-static void test_factors(const gm_kernels *t, int64_t m, int64_t n, int64_t k) {
-    const int64_t most = k + 24, wide = kernels_tiles(n, GM_TILE_LINES) * GM_TILE_LINES;
-    const int64_t tiles[2] = {kernels_tiles(k, GM_TILE_K), kernels_tiles(most, GM_TILE_K)};
-    guarded guards[6];
-    float *a = guarded_new(&guards[0], (size_t)(m * k) * 4), *b = guarded_new(&guards[1], (size_t)(k * n) * 4);
-    float *turned = guarded_new(&guards[2], (size_t)(k * n) * 4);
-    float *want = malloc((size_t)(m * n) * 4), *c = malloc((size_t)(m * n) * 4);
-    uint16_t *left = guarded_new(&guards[3], (size_t)kernels_rounded_bytes(m, k));
-    uint16_t *rows = guarded_new(&guards[4], (size_t)kernels_rounded_bytes(n, most));
-    uint16_t *columns = guarded_new(&guards[5], (size_t)kernels_rounded_bytes(n, k));
-    for (int64_t i = 0; i < m * k; i++)
-        a[i] = random_float();
-    for (int64_t i = 0; i < k * n; i++)
-        turned[i % n * k + i / n] = b[i] = random_float();
-    t->rounded_factor(&(gm_rounded_factor_args){left, a, k, m, m, k, GM_LEFT_ROWS}, 0, 1);
-    t->rounded_factor(&(gm_rounded_factor_args){rows, b, n, k, most, n, GM_RIGHT_ROWS}, 0, 1);
-    t->rounded_factor(&(gm_rounded_factor_args){columns, turned, k, n, wide, k, GM_RIGHT_COLUMNS}, 0, 1);
-    gm_rounded_block_args block = {want, a, b, n, k, 1, n, m, n, k, false};
-    t->rounded_block(&block, 0, 1);
-    block.c = c;
-    block.left = left;
-    block.left_lines = tiles[0] * GM_TILE_ITEMS;
-    t->rounded_block(&block, 0, 1);
-    check(!memcmp(want, c, (size_t)(m * n) * 4), "rounded_block: left tiles", t->isa, 0, m, n, k);
-    for (int i = 0; i < 2; i++) {
-        block.right = i ? columns : rows;
-        block.right_lines = tiles[!i] * GM_TILE_ITEMS;
-        t->rounded_block(&block, 0, 1);
-        check(!memcmp(want, c, (size_t)(m * n) * 4), "rounded_block: tiles", t->isa, 0, m, n, k);
-    }
-    for (int i = 0; i < 6; i++)
-        guarded_free(&guards[i]);
-    free(want), free(c);
-}
-static void test_blocks(const gm_kernels *t) {
-    test_factors(t, 1, 16, 7);
-    test_factors(t, 37, 64, 64);
-    test_factors(t, 96, 144, 300);
-    static const int64_t ms[] = {1, 16, 37, 64, 96}, ks[] = {1, 20, 64, 128, 300};
-    for (int i = 0; i < 5; i++)
-        for (int j = 0; j < 5; j++)
-            for (int way = 0; way < 4; way++) {
-                test_block(t, ms[i], 64, ks[j], way % 2, way / 2);
-                test_block(t, ms[i], t->lanes * (1 + j), ks[(i + j) % 5], way % 2, way / 2);
-            }
-    /* Many columns: each m and each k once. */
-    for (int i = 0; i < 5; i++)
-        for (int way = 0; way < 4; way++)
-            test_block(t, ms[i], 192, ks[(i + 2) % 5], way % 2, way / 2);
-}
-
 /* ---- sums over sequences ---- */
 static void test_outer(const gm_kernels *t, int64_t m, int64_t k) {
     enum { PARTS = 4, ROWS = 292 };
@@ -542,7 +453,6 @@ static void test_outer(const gm_kernels *t, int64_t m, int64_t k) {
 }
 
 static void test_table(const gm_kernels *t) {
-    test_blocks(t);
     test_loss(t, 1, 8, 1, 0, false);
     test_loss(t, 300, 35, 1, 0, true);
     test_loss(t, 300, 288, 8, 20, false);

@@ -12,8 +12,8 @@ typedef struct {
 } scene;
 
 enum { SEQUENCES = 6 };
-static const int32_t starts[SEQUENCES + 1] = {0, 1, 64, 128, 193, 290, 292};
-enum { ROWS = 292 };
+static const int32_t starts[SEQUENCES + 1] = {0, 1, 64, 128, 193, 490, 492}; /* one is longer than a span of keys */
+enum { ROWS = 492 };
 
 typedef struct { double *out, *lse, *dq, *dk, *dv; } wanted;
 
@@ -79,36 +79,51 @@ static void compare(const char *what, const scene *s, const float *got, const do
           s->n_kv_heads, s->dim, (int)s->window, s->softcap, s->sinks, s->rounded, error, size);
 }
 
-/* Keys and values as products read them, tasks from the last to the first. */
-static gm_sequence_rounding round_keys(const gm_sequence_attention_args *a, int forms) {
+/* Keys and values as products read them that are rounded, tasks from the last to the first. */
+static uint16_t *round_keys(const gm_sequence_attention_args *a, int forms) {
     const int64_t tasks = (ROWS / GM_SEQUENCE_KEYS + SEQUENCES) * a->n_kv_heads;
-    gm_sequence_rounding r = {.multiply = NULL};
-    if (!a->rounded)
-        return r;
-    r = (gm_sequence_rounding){kernels->rounded_block, kernels->rounded_factor,
-                               buffer((size_t)(tasks * forms * kernels_sequence_items(a->dim)) * sizeof(uint16_t))};
+    const gm_rounded_attention_keys_args keys = {
+        *a, buffer((size_t)(tasks * forms * kernels_sequence_items(a->dim)) * sizeof *keys.keys), forms};
     for (int64_t task = tasks; task-- > 0;)
-        kernels->sequence_attention_keys(&(gm_sequence_attention_keys_args){*a, r, forms}, task, task + 1);
-    return r;
+        kernels->rounded_attention_keys(&keys, task, task + 1);
+    return keys.keys;
+}
+
+static void forward(const gm_sequence_attention_args *a) {
+    const int64_t bytes = a->rounded ? kernels_rounded_forward_bytes(a->dim) : GM_SEQUENCE_FORWARD_BYTES;
+    _Atomic int32_t taken = 0;
+    const gm_workspaces workspaces = {&taken, buffer((size_t)bytes), 1, bytes};
+    if (a->rounded) {
+        const gm_rounded_attention_forward_args args = {*a, round_keys(a, GM_KEYS_FORWARD), workspaces};
+        kernels->rounded_attention_forward(&args, 0, (ROWS / GM_SEQUENCE_KEYS + SEQUENCES) * a->n_heads);
+    } else {
+        const gm_sequence_attention_forward_args args = {*a, workspaces};
+        kernels->sequence_attention_forward(&args, 0, (ROWS / GM_SEQUENCE_ROWS + SEQUENCES) * a->n_heads);
+    }
+    CHECK(taken == 0, "the workspace is returned");
 }
 
 /* dq, dk and dv, with `keys` of each sequence at a time, tasks from the last to the first. */
 static void back(const gm_sequence_attention_args *a, const float *grad, int64_t keys, float *dq, float *dk,
                  float *dv) {
-    const int64_t width = (int64_t)a->n_heads * a->dim, bytes = kernels_sequence_workspace_bytes(a->dim);
+    const int64_t width = (int64_t)a->n_heads * a->dim, bytes = a->rounded ? kernels_rounded_back_bytes(a->dim, ROWS)
+                                                                           : kernels_sequence_workspace_bytes(a->dim);
     float *heads[2] = {buffer((size_t)(ROWS * width) * sizeof(float)), buffer((size_t)(ROWS * width) * sizeof(float))};
-    _Atomic int32_t taken = 0;
-    gm_sequence_attention_back_args b = {
-        .grad = {.forward = *a, .grad = grad, .dq = dq, .dk = heads[0], .dv = heads[1]},
-        .keys = keys,
-        .workspaces = {&taken, buffer((size_t)bytes), 1, bytes},
-        .rounding = round_keys(a, GM_KEYS_BACK)};
     float *delta = buffer((size_t)(ROWS * a->n_heads) * sizeof(float));
-    kernels->sequence_attention_delta(&(gm_sequence_attention_delta_args){b.grad, delta}, 0, ROWS);
-    b.delta = delta;
-    for (; b.first_key < ROWS; b.first_key += keys)
-        for (int64_t task = (int64_t)a->n_heads * SEQUENCES; task-- > 0;)
-            kernels->sequence_attention_back(&b, task, task + 1);
+    _Atomic int32_t taken = 0;
+    const gm_workspaces workspaces = {&taken, buffer((size_t)bytes), 1, bytes};
+    const gm_sequence_attention_grad_args g = {*a, grad, dq, heads[0], heads[1]};
+    kernels->sequence_attention_delta(&(gm_sequence_attention_delta_args){g, delta}, 0, ROWS);
+    const uint16_t *factors = a->rounded ? round_keys(a, GM_KEYS_BACK) : NULL;
+    for (int64_t key = 0; key < ROWS; key += keys)
+        for (int64_t task = (int64_t)a->n_heads * SEQUENCES; task-- > 0;) {
+            const gm_sequence_attention_back_args exact = {g, key, keys, workspaces, delta};
+            const gm_rounded_attention_back_args rounded = {g, factors, delta, key, keys, workspaces};
+            if (a->rounded)
+                kernels->rounded_attention_back(&rounded, task, task + 1);
+            else
+                kernels->sequence_attention_back(&exact, task, task + 1);
+        }
     CHECK(taken == 0, "the workspace is returned");
     for (int i = 0; i < 2; i++)
         kernels->sequence_head_sum(&(gm_sequence_head_sum_args){.out = i ? dv : dk,
@@ -145,11 +160,7 @@ static void test_scene(const scene *s) {
         for (int64_t row = 0; row < starts[i + 1] - starts[i]; row++)
             for (int head = 0; head < s->n_heads; head++)
                 attend_row(s, &a, grad, &w, starts[i], row, head);
-    _Atomic int32_t taken = 0;
-    const gm_sequence_attention_forward_args forward = {
-        a, {&taken, buffer(GM_SEQUENCE_FORWARD_BYTES), 1, GM_SEQUENCE_FORWARD_BYTES}, round_keys(&a, GM_KEYS_FORWARD)};
-    kernels->sequence_attention_forward(&forward, 0, (ROWS / GM_SEQUENCE_ROWS + SEQUENCES) * s->n_heads);
-    CHECK(taken == 0, "the workspace is returned");
+    forward(&a);
     compare("out", s, out, w.out, q_floats);
     compare("lse", s, a.lse, w.lse, ROWS * s->n_heads);
     float *dq = floats(q_floats, 0), *dk = floats(kv_floats, 0), *dv = floats(kv_floats, 0);
@@ -158,7 +169,7 @@ static void test_scene(const scene *s) {
     compare("dq", s, dq, w.dq, q_floats);
     compare("dk", s, dk, w.dk, kv_floats);
     compare("dv", s, dv, w.dv, kv_floats);
-    back(&a, grad, GM_SEQUENCE_KEYS, again[0], again[1], again[2]);
+    back(&a, grad, s->rounded ? GM_SEQUENCE_SPAN : GM_SEQUENCE_KEYS, again[0], again[1], again[2]);
     CHECK(same(dq, again[0], (size_t)q_floats * 4) && same(dk, again[1], (size_t)kv_floats * 4) &&
               same(dv, again[2], (size_t)kv_floats * 4),
           "the gradient is the same with few keys at a time");
@@ -172,8 +183,11 @@ static void test_attention(void) {
         test_scene(&scenes[i]);
 }
 static void test_rounded_attention(void) {
-    static const scene scenes[] = {
-        {4, 2, 7, 70, 0, false, true}, {2, 1, 64, 0, 30, true, true}, {2, 2, 512, 0, 0, false, true}};
+    static const scene scenes[] = {{4, 2, 7, 70, 0, false, true},
+                                   {2, 1, 64, 0, 30, true, true},
+                                   {1, 1, 32, 300, 0, true, true},
+                                   {2, 2, 512, 0, 0, false, true},
+                                   {2, 1, 48, 2, 0, false, true}};
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i += quick ? 2 : 1)
         test_scene(&scenes[i]);
 }
@@ -520,7 +534,7 @@ static void test_row_loss(void) {
 /* ---- sums over sequences ---- */
 static void test_outer(void) {
     enum { PARTS = 4 };
-    static const int32_t begins[PARTS + 1] = {0, 1, 64, 280, 292}; /* one is longer than a chain */
+    static const int32_t begins[PARTS + 1] = {0, 1, 64, 280, ROWS}; /* one is longer than a chain */
     static const int64_t widths[][2] = {{8, 576}, {1, 1}, {3, 100}, {20, 33}};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         const int64_t m = widths[i][0], k = widths[i][1], blocks = (k + GM_OUTER_BLOCK - 1) / GM_OUTER_BLOCK;
@@ -674,10 +688,10 @@ static void test_adam(void) {
 }
 
 int main(int argc, char **argv) {
-    return RUN_TESTS(ABOUT(sequence_attention_forward, test_attention), ABOUT(rounded_block, test_rounded_attention),
-                     ABOUT(glu_grad, test_glu_grad), ABOUT(rms_norm_grad, test_rms_norm_grad),
-                     ABOUT(layer_norm_grad, test_layer_norm_grad), ABOUT(softmax_grad, test_softmax_grad),
-                     ABOUT(adam, test_adam), ABOUT(row_loss, test_row_loss), ABOUT(sequence_outer, test_outer),
-                     ABOUT(sequence_conv, test_sequence_conv), ABOUT(sequence_delta_forward, test_sequence_delta),
-                     ABOUT(sequence_dropout, test_dropout));
+    return RUN_TESTS(ABOUT(sequence_attention_forward, test_attention),
+                     ABOUT(rounded_attention_forward, test_rounded_attention), ABOUT(glu_grad, test_glu_grad),
+                     ABOUT(rms_norm_grad, test_rms_norm_grad), ABOUT(layer_norm_grad, test_layer_norm_grad),
+                     ABOUT(softmax_grad, test_softmax_grad), ABOUT(adam, test_adam), ABOUT(row_loss, test_row_loss),
+                     ABOUT(sequence_outer, test_outer), ABOUT(sequence_conv, test_sequence_conv),
+                     ABOUT(sequence_delta_forward, test_sequence_delta), ABOUT(sequence_dropout, test_dropout));
 }

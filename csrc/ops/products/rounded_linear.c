@@ -6,7 +6,8 @@
 
 typedef struct { float scale; } term_param;
 static const gm_field fields[] = {{FIELD_FLOAT, offsetof(term_param, scale), "scale", 1}, {0}};
-enum { IN_X, IN_W, IN_A, IN_B, BACK_INPUTS, IN_BIAS = BACK_INPUTS, IN_RESIDUAL, IN_STARTS, IN_SUM_A, IN_SUM_B, INPUTS };
+enum { IN_X, IN_W, IN_A, IN_B, TERM_INPUTS, IN_BIAS = TERM_INPUTS, IN_RESIDUAL, IN_STARTS, IN_SUM_A, IN_SUM_B, INPUTS };
+enum { IN_SO_FAR = TERM_INPUTS, BACK_INPUTS };
 
 static bool is_floats(const gm_array *a, int64_t rows, int64_t columns) {
     return a->dtype == GM_FLOAT32 && a->ndim == 2 && a->shape[0] == rows && a->shape[1] == columns;
@@ -19,8 +20,8 @@ static gm_status term_infer(gm_array *const *in, bool turned, gm_spec *out) {
     const int64_t rank = a->ndim == 2 ? a->shape[0] : 0;
     if (w->ndim != 2 || x->ndim != 2 || !is_floats(x, x->shape[0], w->shape[turned ? 1 : 0]) ||
         !is_floats(a, rank, w->shape[1]) || !is_floats(b, w->shape[0], rank) || rank < 1 || rank > GM_ROUNDED_RANK) {
-        char texts[4][128];
-        for (int i = 0; i < BACK_INPUTS; i++)
+        char texts[TERM_INPUTS][128];
+        for (int i = 0; i < TERM_INPUTS; i++)
             array_text(in[i], texts[i]);
         return gm_fail(GM_ESHAPE,
                        "rounded_linear: x is %s, the weight %s, a %s and b %s, expected float32 [n, k], packed [rows, "
@@ -34,30 +35,37 @@ static gm_status term_infer(gm_array *const *in, bool turned, gm_spec *out) {
     return GM_OK;
 }
 
-static gm_status term_eval(gm_array *out, gm_queue *q, bool turned, const float *bias, const float *residual) {
+/* residual: the input that is added. */
+static gm_status term_eval(gm_array *out, gm_queue *q, bool turned, const float *bias, int residual) {
     gm_array *const *in = out->in, *low = array_output(out, 1);
-    const float *x, *a, *b;
+    const float *x, *a, *b, *added = NULL;
     GM_TRY(float_operand(q, in[IN_X], &x));
     GM_TRY(float_operand(q, in[IN_A], &a));
     GM_TRY(float_operand(q, in[IN_B], &b));
+    if (!array_is_none(in[residual]))
+        GM_TRY(float_operand(q, in[residual], &added));
     GM_TRY(array_alloc(low, q));
-    GM_TRY(residual ? array_alloc_like(out, q, IN_RESIDUAL) : array_alloc(out, q));
+    GM_TRY(added ? array_alloc_like(out, q, residual) : array_alloc(out, q));
     return DISPATCH(q, rounded_matmul, out->shape[0], .out = array_ptr(out), .x = x, .weight = matrix_of(in[IN_W]),
-                    .turned = turned, .bias = bias, .residual = residual, .rank = low->shape[1], .down = turned ? a : b,
+                    .turned = turned, .bias = bias, .residual = added, .rank = low->shape[1], .down = turned ? a : b,
                     .up = turned ? b : a, .scale = ((const term_param *)out->param)->scale, .low = array_ptr(low));
 }
 
-/* ---- backwards: cot @ W + low @ A, low = scale * cot @ B ---- */
+/* ---- backwards: what x has got so far + cot @ W + low @ A, low = scale * cot @ B ---- */
 static gm_status back_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
     (void)param;
-    return term_infer(in, false, out);
+    GM_TRY(term_infer(in, false, out));
+    if (array_is_none(in[IN_SO_FAR]))
+        return GM_OK;
+    return check_rows("rounded_linear", in[IN_SO_FAR], "the cotangent so far", out->shape[0], out->shape[1]);
 }
-static gm_status back_eval(gm_array *out, gm_queue *q) { return term_eval(out, q, false, NULL, NULL); }
+static gm_status back_eval(gm_array *out, gm_queue *q) { return term_eval(out, q, false, NULL, IN_SO_FAR); }
 
 const gm_op rounded_linear_back_op = {.name = "rounded_linear_back",
                                       .n_in = BACK_INPUTS,
                                       .n_out = 2,
+                                      .optional = 1u << IN_SO_FAR,
                                       .param_size = sizeof(term_param),
                                       .fields = fields,
                                       .infer = back_infer,
@@ -86,12 +94,10 @@ static gm_status linear_infer(gm_array *const *in, int n_in, const void *param, 
 }
 
 static gm_status linear_eval(gm_array *out, gm_queue *q) {
-    const float *bias = NULL, *residual = NULL;
+    const float *bias = NULL;
     if (!array_is_none(out->in[IN_BIAS]))
         GM_TRY(float_operand(q, out->in[IN_BIAS], &bias));
-    if (!array_is_none(out->in[IN_RESIDUAL]))
-        GM_TRY(float_operand(q, out->in[IN_RESIDUAL], &residual));
-    return term_eval(out, q, true, bias, residual);
+    return term_eval(out, q, true, bias, IN_RESIDUAL);
 }
 
 /* ---- low alone: what the gradient reads ---- */
@@ -123,7 +129,8 @@ const gm_op rounded_linear_low_op = {.name = "rounded_linear_low",
                                      .eval = low_eval};
 
 static void linear_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
-    gm_array *back[BACK_INPUTS] = {cots[0], in[IN_W], in[IN_A], in[IN_B]}, *found[2];
+    gm_array *so_far = grad[IN_X] ? grad[IN_X] : GM_NONE, *found[2];
+    gm_array *back[BACK_INPUTS] = {cots[0], in[IN_W], in[IN_A], in[IN_B], so_far};
     if (!cots[0] ||
         array_nodes(s, &rounded_linear_back_op, back, BACK_INPUTS, out->param, sizeof(term_param), 2, found) != GM_OK)
         return;
@@ -148,6 +155,7 @@ const gm_op rounded_linear_op = {.name = "rounded_linear",
                                  .infer = linear_infer,
                                  .eval = linear_eval,
                                  .vjp = linear_vjp,
+                                 .adds = 1u << IN_X,
                                  .for_vjp = &rounded_linear_low_op};
 
 gm_array *gm_rounded_linear(gm_scope *s, const gm_rounded_inputs *given, float scale) {
