@@ -77,16 +77,17 @@ DEVICE void read_run(tiles_of_q6_k, const cuda_format &, const char *tile, int l
         }
     }
 }
-/* To [run of 32] of a row, of which this lane has two fours, or two side by side. */
+/* To [run of 32] of a row, of which this lane has eight side by side, or two fours. */
 template <tile_order ORDER> DEVICE void put_eight(uint16_t *to, int t, const float (&values)[8]) {
     typedef eights<ORDER> order;
-    pack<uint16_t, 4> fours[2];
+    constexpr int N = order::FAR == 4 ? 8 : 4;
+    pack<uint16_t, N> parts[8 / N];
     UNROLL for (int j = 0; j < 8; j++) {
-        const int at = tile_value(ORDER, 0, j), second = at >= order::FAR;
-        fours[second].at[at - second * order::FAR] = bfloat_of_float(values[j]);
+        const int at = tile_value(ORDER, 0, j), part = N == 4 && at >= order::FAR;
+        parts[part].at[at - part * order::FAR] = bfloat_of_float(values[j]);
     }
-    UNROLL for (int i = 0; i < 2; i++)
-        *(pack<uint16_t, 4> *)(to + order::place(t) + i * order::FAR) = fours[i];
+    UNROLL for (int i = 0; i < 8 / N; i++)
+        *(pack<uint16_t, N> *)(to + order::place(t) + i * order::FAR) = parts[i];
 }
 /* A block has sixteen rows, a warp of it 256 along k. */
 KERNEL(gm_rounded_tiles, cuda_rows_out_args, CUDA_THREADS) {
