@@ -39,7 +39,7 @@ static size_t cut_memory(cuda_packed_args *p, int64_t columns) {
     p->columns = (int32_t)columns;
     p->pass = (int32_t)(columns / columns_of_token(p));
     const int64_t fixed = TILED_ARRIVALS + at_once * TILED_PARTS * p->pass * TILED_ROWS * 4,
-                  room = (int64_t)cuda_block_memory() - fixed, most = room / 2 < LONG_STAGE ? room / 2 : LONG_STAGE;
+                  room = (int64_t)cuda_whole_memory() - fixed, most = room / 2 < LONG_STAGE ? room / 2 : LONG_STAGE;
     const int64_t part = blocks_of(p->k / values, TILED_PARTS), longest = each < most ? most / each : 1;
     p->stage = (int32_t)blocks_of(part, blocks_of(part, longest));
     const int64_t stage = p->stage * each, stages = room / stage < TILED_STAGES ? room / stage : TILED_STAGES;

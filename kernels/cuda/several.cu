@@ -21,10 +21,10 @@ template <bool BF16_> struct runs_of_halves : tiles_of_halves<BF16_> {
 };
 template <class FORM, int N> struct several_form {
     static constexpr int HALVES = FORM::BF16 ? 1 : 2, COLUMNS = 8 * N, TOKENS = COLUMNS / HALVES;
-    static constexpr int RUNS = FORM::K / 32, AT_ONCE = FORM::K > SEVERAL_LONG ? 1 : 2; /* sixteens of rows */
+    static constexpr int RUNS = FORM::K / 32, BESIDE = FORM::K > SEVERAL_LONG ? 1 : 2; /* sixteens of rows */
     static constexpr int PART_TILES = FORM::FROM_ROWS ? 2 : 1; /* a part has whole ones of so many */
     static constexpr int ROW = FORM::CHUNK, TILE_BYTES = TILED_ROWS * ROW, STEP = FORM::FROM_ROWS ? ROW : TILE_BYTES;
-    static constexpr int TOTALS = FORM::TOTALS, WEIGHTS = AT_ONCE * TILE_BYTES, X_BYTES = RUNS * COLUMNS * 64;
+    static constexpr int TOTALS = FORM::TOTALS, WEIGHTS = BESIDE * TILE_BYTES, X_BYTES = RUNS * COLUMNS * 64;
     static constexpr int BYTES = WEIGHTS + X_BYTES + RUNS * TOTALS * COLUMNS * 4; /* of a tile along k, with x */
     static constexpr bool BY_LANES = FORM::FROM_ROWS || !HAS_LONG_COPIES;         /* weights */
 };
@@ -92,7 +92,7 @@ template <class FORM, int N> struct several_ring {
     uint64_t *arrivals;
     int product, at, slot, read_slot, phase, bytes; /* the first three of what is asked for next; bytes of a stage */
     int64_t far;                                    /* bytes from a row to the eighth after it, where rows come so */
-    const char *from[form::AT_ONCE];
+    const char *from[form::BESIDE];
 
     METHOD several_ring(const cuda_packed_args &args, const several_share &share, const several_x<FORM, N> &of_x)
         : a(args), s(share), x(of_x), product(0), at(0), slot(0), read_slot(0), phase(0),
@@ -101,7 +101,7 @@ template <class FORM, int N> struct several_ring {
         arrivals = (uint64_t *)block_memory() + warp * TILED_STAGES;
         to = memory = block_memory() + TILED_ARRIVALS + warp * a.stages * bytes;
         if (lane < a.stages) {
-            const int copies = (form::BY_LANES ? 0 : form::AT_ONCE) + x.copies();
+            const int copies = (form::BY_LANES ? 0 : form::BESIDE) + x.copies();
             begin_arrival(arrivals + lane, copies + (waits_for_lanes() ? WARP : 0));
             show_arrivals();
         }
@@ -120,7 +120,7 @@ template <class FORM, int N> struct several_ring {
     }
     METHOD void begin_products() {
         const int lane = thread_index() % WARP;
-        UNROLL for (int u = 0; u < form::AT_ONCE; u++) {
+        UNROLL for (int u = 0; u < form::BESIDE; u++) {
             const int number = product + u < s.count ? product + u : s.count - 1; /* of what is not there another */
             const tiled_unit unit = unit_of(a, s.begin + (number >> (s.matrices - 1)));
             const void *data = number & (s.matrices - 1) ? a.up.data : unit.data;
@@ -145,7 +145,7 @@ template <class FORM, int N> struct several_ring {
     METHOD void ask(bool weights, bool of_x) {
         if (product >= s.count) return;
         const int count = s.own - at < a.stage ? s.own - at : a.stage;
-        UNROLL for (int u = 0; u < form::AT_ONCE && weights; u++)
+        UNROLL for (int u = 0; u < form::BESIDE && weights; u++)
             ask_weights(to + u * a.stage * form::TILE_BYTES, u, count);
         if (of_x) {
             char *values = to + a.stage * form::WEIGHTS;
@@ -158,7 +158,7 @@ template <class FORM, int N> struct several_ring {
         at += count;
         if (at < s.own) return;
         at = 0;
-        product += form::AT_ONCE;
+        product += form::BESIDE;
         begin_products();
     }
     METHOD const char *wait() {
@@ -175,10 +175,10 @@ template <class FORM, int N> struct several_ring {
 /* Sums of a warp's part of the products that are next. */
 template <class FORM, int N>
 DEVICE void sum_several(const cuda_packed_args &a, const several_share &s, several_ring<FORM, N> &ring,
-                        float (&sums)[several_form<FORM, N>::AT_ONCE][N][4]) {
+                        float (&sums)[several_form<FORM, N>::BESIDE][N][4]) {
     typedef several_form<FORM, N> form;
     const int lane = thread_index() % WARP;
-    UNROLL for (int u = 0; u < form::AT_ONCE; u++) UNROLL
+    UNROLL for (int u = 0; u < form::BESIDE; u++) UNROLL
         for (int n = 0; n < N; n++) UNROLL
             for (int i = 0; i < 4; i++) sums[u][n][i] = 0;
     for (int at = 0; at < s.own; at += a.stage) {
@@ -186,7 +186,7 @@ DEVICE void sum_several(const cuda_packed_args &a, const several_share &s, sever
         const tile_x x = {(const four_words *)values + lane,
                           (const float *)(values + a.stage * form::X_BYTES) + lane % 4 * 2, form::COLUMNS};
         const int count = s.own - at < a.stage ? s.own - at : a.stage;
-        _Pragma("unroll 1") for (int i = 0; i < count; i++) UNROLL for (int u = 0; u < form::AT_ONCE; u++)
+        _Pragma("unroll 1") for (int i = 0; i < count; i++) UNROLL for (int u = 0; u < form::BESIDE; u++)
             FORM::template multiply<N>(stage + (u * a.stage + i) * form::TILE_BYTES,
                                        x.after(i * form::RUNS, form::TOTALS), lane, sums[u]);
         ring.release();
@@ -226,7 +226,7 @@ DEVICE void finish_several(const cuda_packed_args &a, const several_share &s, co
     static_assert(EACH <= TILED_THREADS, "an element a thread");
     const int token = thread_index() / TILED_ROWS, row = thread_index() % TILED_ROWS;
     if (token >= form::TOKENS || pass * form::TOKENS + token >= a.tokens) return;
-    UNROLL for (int u = 0; u < form::AT_ONCE; u++) {
+    UNROLL for (int u = 0; u < form::BESIDE; u++) {
         const int product = first + u;
         const float *from = sums + u * TILED_PARTS * EACH + place_of_sum<FORM>(token, row);
         float sum = 0;
@@ -254,11 +254,11 @@ template <class FORM, int N> DEVICE void several_product(const cuda_packed_args 
     several_ring<FORM, N> ring(a, s, x);
     ring.begin();
     float gate = 0;
-    for (int first = 0; first < s.count; first += form::AT_ONCE) {
-        float sums[form::AT_ONCE][N][4];
+    for (int first = 0; first < s.count; first += form::BESIDE) {
+        float sums[form::BESIDE][N][4];
         sum_several<FORM, N>(a, s, ring, sums);
         if (first > 0) barrier(); /* all have read the sums of those before */
-        UNROLL for (int u = 0; u < form::AT_ONCE; u++)
+        UNROLL for (int u = 0; u < form::BESIDE; u++)
             put_several<FORM, N>(x, sums_at + u * TILED_PARTS * form::TOKENS * TILED_ROWS, sums[u]);
         barrier();
         finish_several<FORM, N>(a, s, sums_at, block_index_y(), first, gate);
