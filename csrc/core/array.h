@@ -124,9 +124,11 @@ struct gm_op {
     /* Over the same inputs and parameters, what .vjp reads of `out`, for less work: it gets a node of this op as `out`
      * where the node would be computed again for it alone. NULL: the node itself. */
     const gm_op *for_vjp;
-    uint32_t adds; /* bit i: .vjp finds in grad[i] what input i has got so far, or NULL, and gives the sum */
-    bool waits;    /* what it launches waits for others than the engine */
-    bool shares;   /* not a view, but an output may be the memory of an input */
+    /* bit i: .vjp finds in grad[i] what input i has got so far, or NULL, and gives the sum. Inputs of two bits are
+     * never the same array. */
+    uint32_t adds;
+    bool waits;                /* what it launches waits for others than the engine */
+    bool shares;               /* not a view, but an output may be the memory of an input */
     void (*hold)(void *param); /* a node with a copy of these parameters exists: takes what they hold */
     /* It needs that no more: gives it back. Called when a node with inputs was recorded, or one without has its value,
      * for it may be evaluated again before; and when it dies. */
@@ -135,6 +137,7 @@ struct gm_op {
 #define FIXED_ALL UINT32_MAX
 
 static inline bool op_is_nondiff(const gm_op *op, int i) { return i < 32 && op->nondiff >> i & 1; }
+static inline bool op_adds(const gm_op *op, int i) { return i < 32 && op->adds >> i & 1; }
 
 /* A node of op over inputs (retained), with a copy of param. Any input NULL: NULL, silently. */
 gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param);

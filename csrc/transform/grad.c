@@ -185,7 +185,7 @@ static gm_status apply_rule(gm_scope *s, const gm_op *op, gm_array *node, gm_arr
 /* What has come to inputs so far, for a rule that adds to it. */
 static void show_sums(const reverse *r, const gm_array *node, gm_array **grads) {
     for (int i = 0; i < node->n_in; i++) {
-        const int64_t from = node->op->adds >> i & 1 ? reached_input(r, node, i) : -1;
+        const int64_t from = op_adds(node->op, i) ? reached_input(r, node, i) : -1;
         if (from >= 0)
             grads[i] = r->slots[r->first[from]];
     }
@@ -196,7 +196,7 @@ static gm_status take_grads(gm_scope *s, reverse *r, const gm_array *node, gm_ar
     gm_status status = GM_OK;
     for (int sums = 1; sums >= 0; sums--)
         for (int i = 0; i < node->n_in && status == GM_OK; i++) {
-            const bool adds = node->op->adds >> i & 1;
+            const bool adds = op_adds(node->op, i);
             const int64_t from = grads[i] && !op_is_nondiff(node->op, i) ? reached_input(r, node, i) : -1;
             if (from < 0 || adds != sums)
                 continue;

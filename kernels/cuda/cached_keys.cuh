@@ -21,7 +21,8 @@ DEVICE cache_tables tables_of(const gm_attention_args &a, int64_t sequence) {
 template <int TYPE> struct kv_caches {
     cache_tables tables;
     int64_t offset, dim;
-    METHOD kv_caches(const gm_attention_args &a, const cache_tables &of, int64_t kv_head) : tables(of), dim(a.head_dim) {
+    METHOD kv_caches(const gm_attention_args &a, const cache_tables &of, int64_t kv_head)
+        : tables(of), dim(a.head_dim) {
         const int64_t count = GM_KV_BLOCK * a.head_dim;
         offset = kv_head * (TYPE == GM_T_KV_Q8_0 ? count / 32 * 34 : 2 * count);
     }

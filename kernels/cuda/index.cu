@@ -229,12 +229,16 @@ KERNEL(gm_scatter, cuda_index_args, CUDA_THREADS) {
  * it too. All others add to the cells of exact.cuh at once, which takes long where many meet. So nothing is rounded
  * before all is joined, and the order of what is added does not matter. ---- */
 #define SUMS_EXPONENTS 7 /* an element is less than 2^30 units */
-#define SUMS_CARRIES (1 << 12) /* a sum has room for eight times as many: others may carry before these have left */
+/* Four elements at the least are a carry, so that after so many batches no more than SUMS_CARRIES are new, each thread
+ * may have one on its way, and so many were left before: 16 bits hold all. */
+#define SUMS_BATCHES 24
+#define SUMS_CARRIES (SUMS_BATCHES * CUDA_SUMS_BATCH / 4)
+#define SUMS_LEFT (INT16_MAX - SUMS_CARRIES - CUDA_SUMS_THREADS - 1)
 constexpr int SUMS_EACH = CUDA_SUMS_BATCH / CUDA_SUMS_THREADS;
 struct block_sums {
     block_words low;     /* [width], of which [units][copies][places] are used; in two's complement */
     block_words carries; /* [width / 2]: of two sums, how often each passed 2^31 upwards, less how often downwards, but
-                          * for SUMS_CARRIES of them that went to the cells; the second in steps of 2^16 */
+                          * for those that went to the cells; the second in steps of 2^16 */
     int exponent;        /* of the first unit */
     int across;          /* sums from one unit to the next */
 };
@@ -302,14 +306,16 @@ DEVICE int carries_of(uint32_t pair, int which) {
     const int first = (int16_t)pair;
     return which ? (int16_t)((pair - (uint32_t)first) >> 16) : first;
 }
-/* A sum of the block passed 2^31, or -2^31. */
-DEVICE void carry_sum(const cuda_index_args &a, const block_sums &b, int at, int place, int exponent, bool down) {
-    const uint32_t one = at % 2 ? 1u << 16 : 1u, pair = add_to(b.carries, at / 2, down ? 0 - one : one);
-    const int carries = carries_of(pair, at % 2) + (down ? -1 : 1);
-    if (carries == 0 || carries % SUMS_CARRIES != 0) return;
-    const int leaving = carries < 0 ? -SUMS_CARRIES : SUMS_CARRIES;
-    add_to(b.carries, at / 2, 0 - (uint32_t)leaving * one);
-    add_units(a, place, leaving * ((int64_t)1 << 32), exponent);
+/* Carries go to the cells, of sums that have many. */
+DEVICE void leave_carries(const cuda_index_args &a, const block_sums &b, const uint32_t *low, int first, int places) {
+    barrier();
+    for (int at = thread_index(); at < a.units * b.across; at += CUDA_SUMS_THREADS) {
+        const int carries = carries_of(low[a.width + at / 2], at % 2), unit = at / b.across;
+        if (carries >= -SUMS_LEFT && carries <= SUMS_LEFT) continue;
+        add_to(b.carries, at / 2, 0 - (uint32_t)carries * (at % 2 ? 1u << 16 : 1u));
+        add_units(a, first + at % b.across % places, carries * ((int64_t)1 << 32), b.exponent + unit * SUMS_EXPONENTS);
+    }
+    barrier();
 }
 /* at: where the block has the place's sum of the first unit. WIDE: there are others. */
 template <bool WIDE> DEVICE void add_to_sum(const cuda_index_args &a, const block_sums &b, int at, int place, float x) {
@@ -320,34 +326,37 @@ template <bool WIDE> DEVICE void add_to_sum(const cuda_index_args &a, const bloc
         at += (int)unit * b.across;
         const uint32_t before = add_to(b.low, at, units), after = before + units;
         if (((before ^ after) & (units ^ after)) >> 31)
-            carry_sum(a, b, at, place, b.exponent + (int)unit * SUMS_EXPONENTS, bits >> 31);
+            add_to(b.carries, at / 2, (bits >> 31 ? 0 - 1u : 1u) << at % 2 * 16);
     } else if (bits << 1) {
         add_to_cell(a, place, sum_part_of(x));
     }
 }
 template <class R, bool WIDE>
-DEVICE void sum_segment(const cuda_index_args &a, const block_sums &b, int first, int places) {
+DEVICE void sum_segment(const cuda_index_args &a, const block_sums &b, const uint32_t *low, int first, int places) {
     const int64_t begin = block_index() / a.parts * a.segment;
     const int copy = thread_index() % a.copies * places - first;
     int64_t at = begin + thread_index();
-    int count = (int)(a.segment < a.count - begin ? a.segment : a.count - begin) - thread_index();
+    int left = (int)(a.segment < a.count - begin ? a.segment : a.count - begin);
     sums_batch<R> next;
-    for (next.load(a, at, count); count > 0;) {
+    next.load(a, at, left - thread_index());
+    for (int batch = 1; left > 0; batch++) {
         const sums_batch<R> those = next;
-        at += CUDA_SUMS_BATCH, count -= CUDA_SUMS_BATCH;
-        next.load(a, at, count);
+        at += CUDA_SUMS_BATCH, left -= CUDA_SUMS_BATCH;
+        next.load(a, at, left - thread_index());
         UNROLL for (int e = 0; e < SUMS_EACH; e++) {
             const typename R::raw place = R::place(a, those.index[e]);
             if (place >= (typename R::raw)first && place < (typename R::raw)(first + places))
                 add_to_sum<WIDE>(a, b, (int)place + copy, (int)place, those.value[e]);
             else R::check(a, those.index[e]);
         }
+        if (batch % SUMS_BATCHES == 0) leave_carries(a, b, low, first, places);
     }
 }
-template <bool WIDE> DEVICE void sum_lines(const cuda_index_args &a, const block_sums &b, int first, int places) {
-    if (a.index_type == GM_T_I32) sum_segment<lines_of<int32_t>, WIDE>(a, b, first, places);
-    else if (a.index_type == GM_T_U32) sum_segment<lines_of<uint32_t>, WIDE>(a, b, first, places);
-    else sum_segment<lines_of<int64_t>, WIDE>(a, b, first, places);
+template <bool WIDE>
+DEVICE void sum_lines(const cuda_index_args &a, const block_sums &b, const uint32_t *low, int first, int places) {
+    if (a.index_type == GM_T_I32) sum_segment<lines_of<int32_t>, WIDE>(a, b, low, first, places);
+    else if (a.index_type == GM_T_U32) sum_segment<lines_of<uint32_t>, WIDE>(a, b, low, first, places);
+    else sum_segment<lines_of<int64_t>, WIDE>(a, b, low, first, places);
 }
 /* What the block has of a place, from `at` on. */
 DEVICE int64_t sum_of_copies(const cuda_index_args &a, const uint32_t *low, int at, int places) {
@@ -374,9 +383,9 @@ KERNEL(gm_scatter_sums, cuda_index_args, CUDA_SUMS_THREADS) {
     for (int i = thread_index(); i < a.width + a.width / 2; i += CUDA_SUMS_THREADS) low[i] = 0;
     if (block_index() == 0 && thread_index() == 0) a.cells[CUDA_SUM_CELLS * a.size] = b.exponent;
     barrier();
-    if (!a.lines) sum_segment<all_others, false>(a, b, first, places);
-    else if (a.units > 1) sum_lines<true>(a, b, first, places);
-    else sum_lines<false>(a, b, first, places);
+    if (!a.lines) sum_segment<all_others, false>(a, b, low, first, places);
+    else if (a.units > 1) sum_lines<true>(a, b, low, first, places);
+    else sum_lines<false>(a, b, low, first, places);
     barrier();
     store_sums(a, b, low, first, places);
 }

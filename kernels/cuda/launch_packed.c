@@ -66,13 +66,10 @@ typedef struct { /* what is made where a product does not read rows so, and for 
     float *normed;
     void *rounded, *several;
 } made_memory;
-static bool made_workspace(gm_recorder *r, made_memory *m, const gm_made_rows *rows, const gm_matrix *w, int64_t n) {
-    const int64_t k = w->k;
-    cuda_packed_args p = {.weight.format.format = w->format,
-                          .tokens = n,
-                          .k = k,
-                          .x_type = GM_T_F32,
-                          .rounds = rows->form == GM_FORM_BF16};
+/* format: of a matrix in tiles, if there is one. */
+static bool made_workspace(gm_recorder *r, made_memory *m, const gm_made_rows *rows, int format, int64_t n, int64_t k) {
+    cuda_packed_args p = {
+        .weight.format.format = format, .tokens = n, .k = k, .x_type = GM_T_F32, .rounds = rows->form == GM_FORM_BF16};
     if (!cuda_several_memory(r, &p)) return false;
     m->several = p.made;
     m->rows = *rows;
@@ -189,6 +186,7 @@ static void launch_packed_products(const void *args, int64_t begin, int64_t end)
             }
         if (start_made_tiled(p, &job->made)) continue;
         p.x = x ? x : (x = start_made_rows(&job->made, end, w->k));
+        p.made = job->made.several;
         start_apart(p);
     }
 }
@@ -196,15 +194,17 @@ bool cuda_packed_products(gm_recorder *r, const gm_packed_products_args *a, int6
     products_job job = {.products = *a};
     gm_packed_products_args *own = &job.products;
     const int64_t k = a->parts->weight.k;
+    int format = a->parts->weight.format;
     bool prompt = a->prompt, halves = false;
     if (a->rows.form == GM_FORM_INT8) return r->lack(r, INT8_ROWS);
     for (int i = 0; i < a->count; i++) {
         if (a->parts[i].weight.in_rows) return r->lack(r, IN_ROWS);
         prompt = prompt && prompt_takes(&a->parts[i].weight);
         halves |= a->parts[i].weight.format == GM_QUANT_f16;
+        if (is_tiled(&a->parts[i].weight)) format = a->parts[i].weight.format;
     }
     if (prompt) return record_products_of(r, own, record_prompt_rows(r, &own->rows, n, k, halves), n);
-    return made_workspace(r, &job.made, &a->rows, &a->parts->weight, n) &&
+    return made_workspace(r, &job.made, &a->rows, format, n, k) &&
            r->launch(r, launch_packed_products, &job, sizeof job, n, 0, 0);
 }
 typedef struct {
@@ -229,7 +229,7 @@ bool cuda_made_glu(gm_recorder *r, const gm_made_glu_args *a, int64_t n) {
         gm_made_glu_args own = *a;
         return record_glu_of(r, &own, record_prompt_rows(r, &own.rows, n, own.glu.gate.k, halves), n);
     }
-    return made_workspace(r, &job.made, &a->rows, &a->glu.gate, n) &&
+    return made_workspace(r, &job.made, &a->rows, a->glu.gate.format, n, a->glu.gate.k) &&
            r->launch(r, launch_made_glu, &job, sizeof job, n, 0, 0);
 }
 

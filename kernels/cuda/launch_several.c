@@ -64,7 +64,7 @@ bool cuda_start_several(const cuda_packed_args *given, int number) {
     if (p.x_type != GM_T_BF16 && !p.made) return false;
     while (columns > 8 && columns / 2 >= all) columns /= 2;
     while (!(memory = cut_memory(&p, columns)) && columns > 8) columns /= 2;
-    if (!memory) return false;
+    if (!memory || (p.x_type != GM_T_BF16 && cuda_norm_memory(&p) > cuda_block_memory())) return false;
     if (p.x_type != GM_T_BF16) cuda_start(rows_kernel(format), p.tokens, TILED_THREADS, cuda_norm_memory(&p), &p);
     const int64_t blocks[3] = {units < TILED_FILL ? units : TILED_FILL, blocks_of(p.tokens, p.pass), 1};
     cuda_start_grid(several_kernel(number, columns), blocks, TILED_THREADS, memory, &p);

@@ -1,6 +1,5 @@
 /* launch_tiled.c - products of matrices in tiles by one token (tiled.cu): which kernel, and how a block's memory is
- * cut.
- */
+ * cut. */
 #include <string.h>
 #include "cuda/launch.h"
 

@@ -2,8 +2,9 @@
  * float16): scores and sums are float32, queries and weights are rounded to the 16-bit type. Other heads, soft caps and
  * cards are attention.cu's.
  *  (1) A warp has a tile of sixteen rows of one head; a block those of one kv head side by side, tile after tile.
- *  (2) Keys come in tiles of CUDA_PROMPT_KEYS, cut at places of the cache alone, and keys that a row does not see
- * change no bit. While the scores of a tile are made, the values of the one before are added. */
+ *  (2) Keys come in tiles of CUDA_PROMPT_KEYS, cut at places of the cache alone, and finite keys and values that a row
+ * does not see change no bit; those of other sequences never do. While the scores of a tile are made, the values of the
+ * one before are added. */
 #include "cached_keys.cuh"
 
 #if HAS_WGMMA
@@ -217,7 +218,7 @@ DEVICE void put_attended(const gm_attention_args &a, const prompt_share &share, 
     UNROLL for (int r = 0; r < 2; r++) {
         const int row = lane / 4 + 8 * r;
         float l = sum_of_four(s->l[r]), keep = 1;
-        if (!share.some || row >= share.tile.rows) continue;
+        if (row >= share.tile.rows) continue;
         if (a.sinks) {
             const float sink = a.sinks[share.head], top = fmaxf(sink, s->m[r]);
             keep = power_of_two((s->m[r] - top) * LOG2_E);
@@ -235,17 +236,17 @@ template <int TYPE, int DIM> DEVICE void attend_prompt(const cuda_prompt_attenti
     const gm_attention_args &a = p.rows;
     const int warp = thread_index() / WARP, lane = thread_index() % WARP;
     const prompt_share share(p, warp);
-    prompt_sums<DIM> s;
-    UNROLL for (int r = 0; r < 2; r++)
-        s.m[r] = -INFINITY, s.l[r] = 0;
-    UNROLL for (int i = 0; i < DIM / 2; i++)
-        s.o[i] = 0;
     put_queries<TYPE, DIM>(prompt_room<DIM>().queries(warp), a, share);
     const int64_t first = tile_of_warp(p, 0), last = tile_of_warp(p, CUDA_THREADS / WARP - 1);
     for (int64_t t = first, next; t <= last; t = next) { /* tiles of a sequence lie together, the last rows first */
         const int64_t row = a.tiles[t].first, sequence = a.sequence[row];
         for (next = t + 1; next <= last && a.sequence[a.tiles[next].first] == sequence;) next++;
         const bool own = share.some && a.sequence[share.tile.first] == sequence;
+        prompt_sums<DIM> s; /* of no keys, where a warp's tile is of another sequence */
+        UNROLL for (int r = 0; r < 2; r++)
+            s.m[r] = -INFINITY, s.l[r] = 0;
+        UNROLL for (int i = 0; i < DIM / 2; i++)
+            s.o[i] = 0;
         two_rows rows;
         UNROLL for (int r = 0; r < 2; r++) {
             const int at = lane / 4 + 8 * r;
@@ -254,8 +255,8 @@ template <int TYPE, int DIM> DEVICE void attend_prompt(const cuda_prompt_attenti
         }
         attend_sequence<TYPE, DIM>(&s, a, rows, row, begin_of(a, (int64_t)a.positions[a.tiles[next - 1].first] + 1),
                                    (int64_t)a.positions[row + a.tiles[t].rows - 1] + 1);
+        if (own) put_attended<DIM>(a, share, &s);
     }
-    put_attended<DIM>(a, share, &s);
 }
 #define ATTEND_PROMPT(TYPE, DIM) attend_prompt<TYPE, DIM>(a)
 #else

@@ -30,11 +30,11 @@ DEVICE void read_run(tiles_of_q8_0, const cuda_format &, const char *tile, int l
 DEVICE void read_run(tiles_of_mxfp4, const cuda_format &, const char *tile, int lane, int run, two_eights &out) {
     const four_words w = tile_words(tile, lane);
     UNROLL for (int r = 0; r < 2; r++) {
-        const float scale = half_power(((const uint8_t *)tile)[512 + (lane / 4 + 8 * r) * 2 + run]) * 0x1p15f;
+        const float scale = half_power(((const uint8_t *)tile)[512 + (lane / 4 + 8 * r) * 2 + run]);
         uint32_t pairs[4];
         tiles_of_mxfp4::floats_of(w.at[2 * run + r], pairs);
         UNROLL for (int j = 0; j < 8; j++)
-            out[r][j] = scale * half_of_two(pairs[j / 2], j % 2);
+            out[r][j] = scale * (half_of_two(pairs[j / 2], j % 2) * 0x1p15f); /* a scale may be as large as can be */
     }
 }
 template <int GROUP, int TYPE>

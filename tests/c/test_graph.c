@@ -122,6 +122,21 @@ static void a_rule_that_adds_is_given_the_sum_so_far(void) {
     gm_scope_close(s);
 }
 
+static void rules_of_many_inputs(void) { /* more than an op has bits for */
+    gm_scope *s = gm_scope_open();
+    const int64_t shape[1] = {1};
+    gm_array *x = random_array(s, 1, shape, 1), *grad = NULL, *many[40];
+    gm_trace_enter();
+    gm_array *in = gm_tracer(s, x);
+    for (int i = 0; i < 40; i++)
+        many[i] = in;
+    gm_array *out = gm_sum(s, gm_concatenate(s, many, 40, 0), -1, NULL, false), *one = scalar_array(s, 1, GM_FLOAT32);
+    CHECK(gm_vjp(s, &out, &one, 1, &in, 1, &grad) == GM_OK);
+    gm_trace_leave();
+    CHECK(gm_eval(&grad, 1) == GM_OK && *(float *)array_ptr(grad) == 40);
+    gm_scope_close(s);
+}
+
 static void a_long_chain_needs_no_stack(void) {
     gm_scope *s = gm_scope_open();
     gm_array *one = scalar_array(s, 1, GM_FLOAT32), *x = gm_retain(scalar_array(s, 0, GM_FLOAT32));
@@ -574,6 +589,7 @@ int main(void) {
     fused_ops_match_their_compositions();
     gated_units_have_gradients();
     a_rule_that_adds_is_given_the_sum_so_far();
+    rules_of_many_inputs();
     a_long_chain_needs_no_stack();
     temporaries_share_memory();
     a_reader_keeps_its_value();
