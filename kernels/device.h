@@ -1,8 +1,8 @@
 /* device.h - what a device beside the processor offers: memory, copies, launches, and waiting for them.
  *  (1) A device has one line of work. Copies and launches are begun in the order in which they are asked for, and each
  *      sees the results of those before it: nothing but a mark has to be waited for, and only by the host.
- *  (2) Calls for one device come one at a time (csrc/core/device.c has a lock for each), but for facts, wait, settle
- *      and those of lending: these may come from any thread at any time. No call throws, prints or exits.
+ *  (2) Calls for one device come one at a time (csrc/core/device.c has a lock for each), but for facts, wait, settle,
+ *      pinned, unpin and those of lending: these may come from any thread at any time. No call throws, prints or exits.
  *  (3) Addresses that alloc gives are the device's: the host passes them on and never touches them.
  *  (4) A launch is what a contract of the device's own table recorded (recorder.h), with its arguments. They are in
  *      pinned memory of the host and stay there until what was launched is done, as does what the contract asked the

@@ -458,8 +458,8 @@ typedef struct {
  * [max_blocks * CUDA_SHARES][head_dim + CUDA_SHARE_EXTRA]: sums of values, then the top of the scores and the sum of
  * the weights. Where `merges` says so the last block of a row's merges them, of at most CUDA_MERGED; at most
  * CUDA_TICKETS blocks of rows and kv heads. turns: queries and keys are normed and turned as they are read, and the
- * row's own go to the cache; then the launch before may not have written caches, their tables, or positions, which are
- * read while it runs. */
+ * row's own go to the cache; then the launch before may not have written caches, their tables, positions, or weights of
+ * norms, which are read while it runs. */
 #define CUDA_SHARE_KEYS 64
 #define CUDA_SHARES (GM_KV_BLOCK / CUDA_SHARE_KEYS)
 #define CUDA_SHARE_EXTRA 4 /* two, and what aligns the next */

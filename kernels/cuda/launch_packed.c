@@ -250,7 +250,6 @@ static bool start_experts_in_tiles(const cuda_experts_args *p, int64_t tokens) {
                               .x_type = GM_T_F32,
                               .glu = p->glu,
                               .out_type = GM_T_F32,
-                              .pass = 1,
                               .alpha = p->alpha,
                               .limit = p->limit,
                               .ids = p->ids,
@@ -265,7 +264,6 @@ static bool start_experts_in_tiles(const cuda_experts_args *p, int64_t tokens) {
                              .x_type = GM_T_F32,
                              .glu = CUDA_NO_GLU,
                              .out_type = GM_T_F32,
-                             .pass = 1,
                              .ids = p->ids,
                              .experts = p->experts,
                              .top_k = 1};

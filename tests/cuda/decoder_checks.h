@@ -217,6 +217,24 @@ static void check_attention_alone(const cache_pair *c, gm_attention_args d, oper
         compare("alone", all + row * width * 4, alone.host, width * 4, GM_T_U8, 0, 0);
     }
 }
+/* What is no number in the cache of the first sequence is in no row of others, which `out` has the rows of. */
+static void check_attention_apart(const cache_pair *c, gm_attention_args d, operand out, bool prompt) {
+    const int64_t width = c->n_heads * c->dim, from = ints_of(c->first.host)[1] * width, n = c->rows * width - from;
+    const size_t bytes = CACHE_BLOCKS * c->block_bytes, at = (size_t)(c->sequences - 1) * bytes;
+    char *before = host_memory((size_t)n * 4 + 1), *after = host_memory((size_t)n * 4 + 1);
+    char *no_numbers = host_memory(bytes);
+    copy_bytes(before, out.device + from * 4, (size_t)n * 4);
+    memset(no_numbers, 0xff, bytes);
+    for (int which = 0; which < 2; which++)
+        copy_bytes(c->blocks[which].device + at, no_numbers, bytes);
+    if (prompt ? !device_cuda.contracts->attention(&device_recorder, &d, c->tiles)
+               : !device_cuda.contracts->attention_rows(&device_recorder, &d, c->rows))
+        failed++;
+    copy_bytes(after, out.device + from * 4, (size_t)n * 4);
+    compare("apart", before, after, n * 4, GM_T_U8, 0, 0);
+    for (int which = 0; which < 2; which++)
+        copy_bytes(c->blocks[which].device + at, c->blocks[which].host + at, bytes);
+}
 /* Long caches, whose blocks repeat: rows that decode have more shares than a warp's lanes, then more than one block of
  * threads merges. What merges them changes no bit. */
 #define LONG_BLOCKS 40
@@ -296,11 +314,13 @@ static void check_attention(void) {
         const float ulps = c.kind == 0 ? 256 : c.kind == 2 ? 1 << 17 : 1 << 14;
         compare_out(kv_names[c.kind], out, n, GM_T_F32, ulps, largest_of(out, n, GM_T_F32));
         check_attention_alone(&c, d, q, out, true);
+        check_attention_apart(&c, d, out, true);
         d.max_blocks = CACHE_BLOCKS + t % 2;
         if (!device_cuda.contracts->attention_rows(&device_recorder, &d, c.rows))
             failed++;
         compare_out("rows that decode", out, n, GM_T_F32, ulps, largest_of(out, n, GM_T_F32));
         check_attention_alone(&c, d, q, out, false);
+        check_attention_apart(&c, d, out, false);
     }
 }
 
