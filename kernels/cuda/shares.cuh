@@ -7,7 +7,7 @@
 
 #define DECODE_WARPS (CUDA_SHARE_KEYS / 16)
 #define MERGE_PARTS 8 /* of a sum over shares: each of every so many of them */
-#define FEW_SHARES 12 /* that a thread reads at once */
+#define FEW_SHARES 12 /* that lanes read at once */
 typedef pack<float, 4> four_floats;
 typedef pack<float, 2> two_floats;
 
@@ -307,6 +307,15 @@ struct lane_shares {
     }
 };
 struct merged_head { float top, sum; };
+/* Of the share that each lane has, of no more. */
+DEVICE merged_head merge_lanes(const gm_attention_args &a, int64_t head, float top, float sum) {
+    const bool has_sink = a.sinks && thread_index() % WARP == 0;
+    const float sink = has_sink ? a.sinks[head] * LOG2_E : -INFINITY;
+    float most = join_warp(fmaxf(top, sink), [](float x, float y) { return fmaxf(x, y); });
+    most = most == -INFINITY ? 0.0f : most;
+    sum = fmaf(sum, power_of_two(top - most), has_sink ? power_of_two(sink - most) : 0.0f);
+    return {most, join_warp(sum, [](float x, float y) { return x + y; })};
+}
 /* By a warp. factors: what each share is multiplied by, of at most CUDA_MERGED; or NULL. */
 DEVICE merged_head merge_sums(const gm_attention_args &a, int64_t row, int64_t head, int count, float *factors) {
     const float *share = share_place(a, row, head, 0) + a.head_dim;
@@ -348,49 +357,45 @@ DEVICE void add_shares(four_floats (&sums)[PARTS], const float *share, int64_t s
         }
     }
 }
-/* Four dimensions of a head by a thread that reads all shares at once, the few that there are: their sums in the order
- * of merge_sums and add_shares. */
-DEVICE void merge_few(const gm_attention_args &a, int64_t row, int64_t head, int count, int d) {
-    const int step = (int)share_floats(a);
+/* A head by a warp whose lanes read all shares at once, the few that there are: its bits are those of merge_sums and
+ * add_shares. */
+template <int DIM> DEVICE void merge_few(const gm_attention_args &a, int64_t row, int64_t head, int count) {
+    const int step = (int)share_floats(a), lane = thread_index() % WARP;
     const float *share = share_place(a, row, head, 0);
-    two_floats weights[FEW_SHARES]; /* tops and sums */
-    four_floats fours[FEW_SHARES], total = {};
-    UNROLL for (int i = 0; i < FEW_SHARES; i++) {
-        weights[i] = {-INFINITY, 0};
-        fours[i] = {};
-        if (i >= count) continue;
-        weights[i] = read_written((const two_floats *)(share + i * step + a.head_dim));
-        fours[i] = read_written((const four_floats *)(share + i * step + d));
-    }
-    const float sink = a.sinks ? a.sinks[head] * LOG2_E : -INFINITY;
-    float top = sink, sums[WARP / 2] = {};
-    UNROLL for (int i = 0; i < FEW_SHARES; i++)
-        top = fmaxf(top, weights[i].at[0]);
-    top = top == -INFINITY ? 0.0f : top;
-    if (a.sinks) sums[0] = power_of_two(sink - top);
-    UNROLL for (int i = 0; i < FEW_SHARES; i++) {
-        const float factor = power_of_two(weights[i].at[0] - top);
-        sums[i] = fmaf(weights[i].at[1], factor, sums[i]);
+    UNROLL for (int first = 0; first < DIM; first += 4 * WARP) {
+        const int d = first + 4 * lane;
+        const bool inside = d < a.head_dim;
+        four_floats fours[FEW_SHARES], total;
+        float times[FEW_SHARES];
+        two_floats own = {-INFINITY, 0};
+        if (lane < count) own = read_written((const two_floats *)(share + lane * step + a.head_dim));
+        UNROLL for (int i = 0; i < FEW_SHARES; i++)
+            if (i < count && inside) fours[i] = read_written((const four_floats *)(share + i * step + d));
+        const merged_head merged = merge_lanes(a, head, own.at[0], own.at[1]);
+        const float factor = power_of_two(own.at[0] - merged.top);
+        UNROLL for (int i = 0; i < FEW_SHARES; i++)
+            times[i] = lane_of(factor, i);
+        if (!inside) continue;
+        UNROLL for (int i = 0; i < FEW_SHARES; i++) {
+            if (i >= count) continue;
+            UNROLL for (int j = 0; j < 4; j++)
+                fours[i].at[j] = fmaf(fours[i].at[j], times[i], i < MERGE_PARTS ? 0.0f : fours[i % MERGE_PARTS].at[j]);
+            if (i >= MERGE_PARTS) fours[i % MERGE_PARTS] = fours[i];
+        }
+        total = fours[0];
+        UNROLL for (int p = 1; p < MERGE_PARTS; p++) UNROLL
+            for (int j = 0; j < 4; j++)
+                if (p < count) total.at[j] += fours[p].at[j];
         UNROLL for (int j = 0; j < 4; j++)
-            fours[i].at[j] = fmaf(fours[i].at[j], factor, i < MERGE_PARTS ? 0.0f : fours[i % MERGE_PARTS].at[j]);
-        if (i >= MERGE_PARTS) fours[i % MERGE_PARTS] = fours[i];
+            total.at[j] /= merged.sum;
+        *(four_floats *)(a.out + (row * a.n_heads + head) * a.head_dim + d) = total;
     }
-    UNROLL for (int by = WARP / 4; by > 0; by /= 2) UNROLL
-        for (int i = 0; i < by; i++) sums[i] += sums[i + by];
-    UNROLL for (int j = 0; j < 4; j++) {
-        total.at[j] = fours[0].at[j];
-        UNROLL for (int p = 1; p < MERGE_PARTS; p++)
-            total.at[j] += fours[p].at[j];
-        total.at[j] /= sums[0];
-    }
-    *(four_floats *)(a.out + (row * a.n_heads + head) * a.head_dim + d) = total;
 }
 template <int DIM>
 DEVICE void merge_group(const gm_attention_args &a, int64_t row, int64_t head, int heads, int count) {
     const int fours = (int)a.head_dim / 4;
     if (count <= FEW_SHARES) {
-        for (int i = thread_index(); i < heads * fours; i += CUDA_DECODE_THREADS)
-            merge_few(a, row, head + i / fours, count, i % fours * 4);
+        for (int h = thread_index() / WARP; h < heads; h += DECODE_WARPS) merge_few<DIM>(a, row, head + h, count);
         return;
     }
     float *factors = (float *)block_memory(), *sums = factors + 16 * CUDA_MERGED; /* of heads */
