@@ -7,7 +7,8 @@
 #define AT_ONCE 4 /* eights of x that a lane waits for at once */
 
 typedef pack<float, 4> four_floats;
-struct made_room {  /* in a block's memory, where there is a norm */
+struct made_room {  /* in a block's memory */
+    bool normed;    /* only then there are */
     float *squares; /* [parts][TILED_COLUMNS] */
     float *norm;    /* [k] */
 };
@@ -16,7 +17,8 @@ struct made_room {  /* in a block's memory, where there is a norm */
 template <tile_order ORDER> struct eights {
     static constexpr bool SPREAD = ORDER == BY_HALVES || ORDER == BY_SIXTEENS;
     static constexpr int STEP = SPREAD ? 4 : 8, FAR = SPREAD ? 16 : 4;
-    DEVICE int place(int u) { return u / 4 * 32 + u % 4 * STEP; } /* of the first four; the other is FAR behind it */
+    /* Of the first four; the other is FAR behind it. */
+    DEVICE int place(int u) { return (int)((uint32_t)u / 4 * 32 + (uint32_t)u % 4 * STEP); }
     DEVICE float value(const four_floats *fours, int j) {
         const int at = tile_value(ORDER, 0, j);
         return at >= FAR ? fours[1].at[at - FAR] : fours[0].at[at];
@@ -34,13 +36,16 @@ struct row_part {
 template <tile_order ORDER> struct lane_eights {
     typedef eights<ORDER> order;
     four_floats fours[AT_ONCE][2];
-    METHOD void read(const float *x, const row_part &part, int base) {
+    /* Of the row that is so many values behind x. */
+    METHOD void read(const float *x, const row_part &part, int base, uint32_t behind = 0) {
+        const int first = base + thread_index() % WARP;
+        const uint32_t own = behind + (uint32_t)order::place(first);
         UNROLL for (int r = 0; r < AT_ONCE; r++) {
-            const int u = base + r * WARP + thread_index() % WARP;
-            const bool there = u < part.end;
+            const uint32_t at = own + r * WARP * 8;
+            const bool there = first + r * WARP < part.end;
             if (base + r * WARP >= part.end) continue;
-            fours[r][0] = there ? read_written((const four_floats *)(x + order::place(u))) : four_floats{};
-            fours[r][1] = there ? read_written((const four_floats *)(x + order::place(u) + order::FAR)) : four_floats{};
+            fours[r][0] = there ? read_written((const four_floats *)(x + at)) : four_floats{};
+            fours[r][1] = there ? read_written((const four_floats *)(x + at + order::FAR)) : four_floats{};
         }
     }
     /* use(u, fours, there): as all lanes of the warp do, of which some are past the part's end. */
@@ -63,18 +68,19 @@ DEVICE void each_eight(lane_eights<ORDER> &first, const float *x, const row_part
 /* What becomes of a lane's eights before the scale of the row is known: the sum of squares, and the largest. */
 template <tile_order ORDER> struct first_look {
     float squares, most;
-    const float *norm; /* in the block's memory, or NULL: times its weights */
-    METHOD explicit first_look(const float *weights) : squares(0), most(0), norm(weights) {}
+    bool normed; /* times weights in the block's memory */
+    const float *norm;
+    METHOD explicit first_look(const made_room &room) : squares(0), most(0), normed(room.normed), norm(room.norm) {}
     /* there: it is one of the row's, else zeros. */
     METHOD void add(int u, four_floats *fours, bool there) {
         UNROLL for (int half = 0; half < 2; half++) {
             four_floats weights = {};
-            if (norm && there)
+            if (normed && there)
                 weights = *(const four_floats *)(norm + eights<ORDER>::place(u) + half * eights<ORDER>::FAR);
             UNROLL for (int j = 0; j < 4; j++) {
                 float &x = fours[half].at[j];
                 squares = fmaf(x, x, squares);
-                if (norm) x *= weights.at[j];
+                if (normed) x *= weights.at[j];
                 most = fmaxf(most, fabsf(x));
             }
         }

@@ -124,7 +124,7 @@ template <class FORM, int N> struct several_ring {
             const int number = product + u < s.count ? product + u : s.count - 1; /* of what is not there another */
             const tiled_unit unit = unit_of(a, s.begin + (number >> (s.matrices - 1)));
             const void *data = number & (s.matrices - 1) ? a.up.data : unit.data;
-            from[u] = (const char *)data + unit.row * ((int64_t)s.tiles * form::ROW) + s.first * form::STEP;
+            from[u] = (const char *)data + unit.row() * ((int64_t)s.tiles * form::ROW) + s.first * form::STEP;
             if (FORM::FROM_ROWS) from[u] += lane / 4 * ((int64_t)s.tiles * form::ROW) + lane % 4 * 16;
         }
     }
@@ -234,7 +234,7 @@ DEVICE void finish_several(const cuda_packed_args &a, const several_share &s, co
             sum += from[part * EACH];
         if (product < s.count && (s.matrices == 1 || product % 2 == 1)) {
             const tiled_unit of = unit_of(a, s.begin + (product >> (s.matrices - 1)));
-            store_product(a, of.to, pass * form::TOKENS + token, of.row + row, s.matrices == 2 ? gate : sum, sum);
+            store_product(a, of.to, pass * form::TOKENS + token, of.row() + row, s.matrices == 2 ? gate : sum, sum);
         }
         gate = sum;
     }

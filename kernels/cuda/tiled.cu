@@ -12,11 +12,11 @@ struct tiled_room { /* in a block's memory */
     four_words *x;  /* [k / 32][columns][4 lanes] */
     float *totals;  /* [k / 32][TOTALS][columns] */
     float *scales;  /* [parts][columns]: what a sum is multiplied by */
-    float *sums;    /* [products that wait][parts][tokens][16 rows] */
+    float *sums;    /* [products that wait][parts][16 rows] */
     made_room made;
 };
 struct tiled_share {
-    int columns; /* of x: of tokens, or twice as many */
+    int columns; /* of x: one, or two */
     int tiles;   /* along k */
     int begin;   /* the first sixteen rows */
     int count;   /* products of sixteen rows: of gates and ups in turn */
@@ -25,17 +25,19 @@ struct tiled_share {
 };
 template <class FORM> DEVICE tiled_share share_of_block(const cuda_packed_args &a, int columns, int block) {
     const int matrices = a.glu == CUDA_NO_GLU ? 1 : 2;
-    return {columns, (int)(a.k / FORM::K), a.units * block + (block < a.longer ? block : a.longer),
+    return {columns, (int)((uint32_t)a.k / FORM::K), a.units * block + (block < a.longer ? block : a.longer),
             (a.units + (block < a.longer)) * matrices, matrices};
 }
-template <class FORM> DEVICE tiled_room room_of_block(const cuda_packed_args &a, int columns, int tokens) {
+template <class FORM> DEVICE tiled_room room_of_block(const cuda_packed_args &a, int columns) {
     tiled_room room;
     room.x = (four_words *)(block_memory() + TILED_ARRIVALS +
                             TILED_PARTS * a.stages * a.stage * (TILED_ROWS * FORM::CHUNK));
-    room.sums = (float *)(room.x + a.k / 32 * columns * 4);
-    room.scales = room.sums + a.kept * TILED_PARTS * tokens * TILED_ROWS;
+    const int runs = (int)((uint32_t)a.k / 32);
+    room.sums = (float *)(room.x + runs * columns * 4);
+    room.scales = room.sums + a.kept * TILED_PARTS * TILED_ROWS;
     room.totals = room.scales + TILED_PARTS * columns;
-    room.made.squares = room.totals + a.k / 32 * FORM::TOTALS * columns;
+    room.made.normed = a.norm != nullptr;
+    room.made.squares = room.totals + runs * FORM::TOTALS * columns;
     room.made.norm = room.made.squares + TILED_PARTS * TILED_COLUMNS;
     return room;
 }
@@ -62,7 +64,7 @@ DEVICE void put_eight(const float *values, float scale, const tiled_room &room, 
         near.at[i] = two_halves(low, high);
         rest.at[i] = two_halves(low - first_half(near.at[i]), high - second_half(near.at[i]));
     }
-    const int run = unit / 4, lane = unit % 4;
+    const int run = (uint32_t)unit / 4, lane = (uint32_t)unit % 4;
     if (there) {
         four_words *to = room.x + (run * columns + column) * 4 + lane;
         to[0] = near;
@@ -81,8 +83,8 @@ DEVICE void put_eight(const float *values, float scale, const tiled_room &room, 
  * not: it is of what comes out. */
 template <class FORM>
 DEVICE void make_row(lane_eights<FORM::ORDER> &first, const float *x, const tiled_room &room, const row_part &part,
-                     const float *norm, int columns, int column, int number, int t) {
-    first_look<FORM::ORDER> look(norm), again(norm);
+                     int columns, int column, int number, int t) {
+    first_look<FORM::ORDER> look(room.made), again(room.made);
     each_eight(first, x, part, false, [&](int u, four_floats *fours, bool there) { look.add(u, fours, there); });
     const float scale = scale_of_most(most_of_lanes(bits_of_float(look.most)));
     const bool reads = part.is_long();
@@ -93,7 +95,7 @@ DEVICE void make_row(lane_eights<FORM::ORDER> &first, const float *x, const tile
             values[j] = eights<FORM::ORDER>::value(fours, j);
         put_eight<FORM>(values, scale, room, columns, column, u, there);
     });
-    if (norm) look.put_squares(room.made, number, t);
+    if (room.made.normed) look.put_squares(room.made, number, t);
     if (thread_index() % WARP > 0) return;
     float *back = room.scales + number * columns + column;
     back[0] = back[1] = float_of_bits((254u << 23) - bits_of_float(scale)) * FORM::SCALE; /* of a power of two */
@@ -101,18 +103,18 @@ DEVICE void make_row(lane_eights<FORM::ORDER> &first, const float *x, const tile
 /* The same of bfloat16, whose scale counts before it is rounded: the squares, and then what to(u) is. */
 DEVICE void look_at_rounded(lane_eights<IN_ORDER> &first, const float *x, const made_room &room, const row_part &part,
                             int number, int t) {
-    first_look<IN_ORDER> look(room.norm);
+    first_look<IN_ORDER> look(room);
     each_eight(first, x, part, false, [&](int u, four_floats *fours, bool there) { look.add(u, fours, there); });
     look.put_squares(room, number, t);
 }
 /* kept: the first eights are those that were looked at. */
 template <class F>
-DEVICE void put_rounded(lane_eights<IN_ORDER> &first, const float *x, const float *norm, float scale,
+DEVICE void put_rounded(lane_eights<IN_ORDER> &first, const float *x, const made_room &room, float scale,
                         const row_part &part, bool kept, F to) {
-    first_look<IN_ORDER> look(norm); /* for what it makes of an eight alone */
+    first_look<IN_ORDER> look(room); /* for what it makes of an eight alone */
     each_eight(first, x, part, !kept, [&](int u, four_floats *fours, bool there) {
         four_words eight;
-        if (norm && !kept) look.add(u, fours, there);
+        if (room.normed && !kept) look.add(u, fours, there);
         UNROLL for (int i = 0; i < 4; i++) {
             const float *two = fours[i / 2].at + i % 2 * 2;
             eight.at[i] = two_bfloats(two[0] * scale, two[1] * scale);
@@ -134,14 +136,12 @@ DEVICE void wait_for_norm() {
     wait_copies<0>();
     warp_barrier();
 }
-/* A warp's part of the rows of x from `token` on; behind the first of it, more weights. */
+/* A warp's part of a token's row of x; behind the first of it, more weights. */
 template <class FORM, class RING>
 DEVICE void read_rows(const cuda_packed_args &a, const tiled_room &room, const row_part &part, int columns,
-                      int64_t token, RING &ring) {
-    constexpr int HALVES = FORM::BF16 ? 1 : 2;
-    const int number = warp_number(), tokens = columns / HALVES;
-    const float *x = (const float *)a.x + token * a.k, *norm = a.norm ? room.made.norm : nullptr;
-    const bool kept = tokens == 1 && !part.is_long();
+                      int64_t token, int number, RING &ring) {
+    const float *x = (const float *)a.x + token * a.k;
+    const bool normed = room.made.normed;
     lane_eights<FORM::ORDER> first;
     if (FORM::BF16 && !a.rounds) {
         copy_columns(a, room, columns, token, part);
@@ -149,20 +149,16 @@ DEVICE void read_rows(const cuda_packed_args &a, const tiled_room &room, const r
         warp_barrier();
         return;
     }
-    first.read(x, part, part.begin);
+    first.read((const float *)a.x, part, part.begin, (uint32_t)token * (uint32_t)a.k);
     ring.fill(a.early, a.stages);
-    if (norm) wait_for_norm();
-    for (int t = 0; t < tokens; t++) {
-        const float *row = x + t * a.k;
-        if (t > 0) first.read(row, part, part.begin);
-        if constexpr (!FORM::BF16) make_row<FORM>(first, row, room, part, norm, columns, t * HALVES, number, t);
-        else if (norm) look_at_rounded(first, row, room.made, part, number, t);
-    }
-    if constexpr (FORM::BF16) {
-        if (norm) barrier();
-        for (int t = 0; t < tokens; t++)
-            put_rounded(first, x + t * a.k, norm, norm ? scale_of_row(a, room.made, t) : 1, part, kept,
-                        [&](int u) { return room.x + (u / 4 * columns + t) * 4 + u % 4; });
+    if (normed) wait_for_norm();
+    if constexpr (!FORM::BF16) {
+        make_row<FORM>(first, x, room, part, columns, 0, number, 0);
+    } else {
+        if (normed) look_at_rounded(first, x, room.made, part, number, 0);
+        if (normed) barrier();
+        put_rounded(first, x, room.made, normed ? scale_of_row(a, room.made, 0) : 1, part, !part.is_long(),
+                    [&](int u) { return room.x + u / 4 * columns * 4 + u % 4; });
     }
     warp_barrier();
 }
@@ -179,16 +175,19 @@ template <class FORM> struct tile_ring {
     char *memory;
     uint64_t *arrivals;
     const char *part;
-    int tiles, product, at, slot, phase; /* tiles: of the part; product and at: what is asked for next */
+    int tiles, skipped, product, at, slot, phase; /* tiles: of the part, behind bytes of others; product and at: what is
+                                                   * asked for next */
 
     METHOD tile_ring(const cuda_packed_args &args, const tiled_share &share)
         : a(args), s(share), product(0), at(0), slot(0), phase(0) {
-        const int warp = warp_number(), lane = thread_index() % WARP;
+        const int warp = warp_number();
         arrivals = (uint64_t *)block_memory() + warp * TILED_STAGES;
         memory = block_memory() + TILED_ARRIVALS + warp * a.stages * a.stage * TILE;
         tiles = s.part(warp + 1) - s.part(warp);
-        if (lane < a.stages) {
-            begin_arrival(arrivals + lane, BY_LANES ? WARP : 1);
+        skipped = s.part(warp) * STEP;
+        if (is_chosen_lane()) {
+            UNROLL for (int i = 0; i < TILED_STAGES; i++)
+                begin_arrival(arrivals + i, BY_LANES ? WARP : 1);
             show_arrivals();
         }
         warp_barrier();
@@ -200,7 +199,7 @@ template <class FORM> struct tile_ring {
         const int own = product + thread_index() % WARP, pairs = s.matrices - 1;
         const tiled_unit first = unit_of(a, s.begin + ((own < s.count ? own : 0) >> pairs));
         const void *data = pairs && own % 2 ? a.up.data : first.data;
-        part = (const char *)data + first.row / TILED_ROWS * ((int64_t)s.tiles * TILE) + s.part(warp_number()) * STEP;
+        part = (const char *)data + (uint64_t)(uint32_t)first.unit * (uint32_t)(s.tiles * TILE) + skipped;
     }
     /* Rows in place of tiles: eight lanes have 128 bytes of one, in an order in which eight side by side meet all banks
      * of the block's memory. */
@@ -258,45 +257,42 @@ template <class FORM> DEVICE void put_sums(float *to, int columns, const float *
         const float *two = sums + 2 * i;
         if (FORM::BF16) {
             to[i * 8] = two[0];
-            if (column + 1 < columns) to[i * 8 + TILED_ROWS] = two[1];
         } else {
             to[i * 8] = two[0] * scales[0] + two[1] * scales[1];
         }
     }
 }
-DEVICE float sum_of_parts(const tiled_room &room, int tokens, int waiting, int t, int row) {
+DEVICE float sum_of_parts(const tiled_room &room, int waiting, int row) {
     float total = 0;
     UNROLL for (int part = 0; part < TILED_PARTS; part++)
-        total += room.sums[((waiting * TILED_PARTS + part) * tokens + t) * TILED_ROWS + row];
+        total += room.sums[(waiting * TILED_PARTS + part) * TILED_ROWS + row];
     return total;
 }
-/* Result i of a block's products: sixteen rows of some tokens of one sixteen rows after another. */
+/* Result i of a block's products: one sixteen rows after another. */
 struct tiled_result {
     tiled_unit of;
-    int unit, t;
-    int64_t at; /* in what it goes to */
-    METHOD tiled_result(const cuda_packed_args &a, const tiled_share &s, int64_t token, int tokens, int first, int i) {
-        unit = i / (tokens * TILED_ROWS);
-        t = i / TILED_ROWS % tokens;
+    int unit;
+    int64_t row, at; /* of the matrix, and in what it goes to */
+    METHOD tiled_result(const cuda_packed_args &a, const tiled_share &s, int64_t token, int first, int i) {
+        unit = i / TILED_ROWS;
         of = unit_of(a, s.begin + first + unit);
-        of.row += i % TILED_ROWS;
-        at = (token + t) * of.to.rows + of.row;
+        row = of.row() + i % TILED_ROWS;
+        at = token * of.to.rows + row;
     }
 };
 /* Of `waiting` products, which end before number `end`. added: to this thread's first of the block. */
 DEVICE void finish_products(const cuda_packed_args &a, const tiled_room &room, const tiled_share &s, int64_t token,
-                            int tokens, int end, int waiting, const product_added &added) {
-    const int first = (end - waiting) >> (s.matrices - 1),
-              results = (waiting >> (s.matrices - 1)) * tokens * TILED_ROWS;
+                            int end, int waiting, const product_added &added) {
+    const int first = (end - waiting) >> (s.matrices - 1), results = (waiting >> (s.matrices - 1)) * TILED_ROWS;
     barrier();
     for (int i = thread_index(); i < results; i += TILED_THREADS) {
-        const tiled_result result(a, s, token, tokens, first, i);
+        const tiled_result result(a, s, token, first, i);
         const int row = i % TILED_ROWS, waits = result.unit * s.matrices;
-        const float sum = sum_of_parts(room, tokens, waits, result.t, row);
-        const float up = s.matrices == 2 ? sum_of_parts(room, tokens, waits + 1, result.t, row) : 0;
+        const float sum = sum_of_parts(room, waits, row);
+        const float up = s.matrices == 2 ? sum_of_parts(room, waits + 1, row) : 0;
         const bool known = first == 0 && i < TILED_THREADS;
         store_sum(a, result.of.to, result.at, sum, up,
-                  known ? added : added_of(a, result.of.to, result.of.row, result.at));
+                  known ? added : added_of(a, result.of.to, result.row, result.at));
     }
 }
 
@@ -351,22 +347,22 @@ template <class FORM, class END> DEVICE void multiply_parts(tile_ring<FORM> &rin
 }
 /* A token, by blocks of which this is one. */
 template <class FORM> DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int block) {
-    constexpr int HALVES = FORM::BF16 ? 1 : 2, columns = HALVES, tokens = 1;
+    constexpr int columns = FORM::BF16 ? 1 : 2;
     const int lane = thread_index() % WARP, warp = warp_number();
     const tiled_share s = share_of_block<FORM>(a, columns, block);
-    const tiled_room room = room_of_block<FORM>(a, columns, tokens);
+    const tiled_room room = room_of_block<FORM>(a, columns);
     const row_part part(s.tiles, FORM::K, warp);
-    if (a.norm) copy_norm(a, room.made, part);
-    commit_copies();
     tile_ring<FORM> ring(a, s);
     ring.fill(0, a.early);
+    if (a.norm) copy_norm(a, room.made, part);
+    commit_copies();
     wait_for_before(); /* for x: what packed the weights has ended before (launch_pack) */
-    read_rows<FORM>(a, room, part, s.columns, token, ring);
+    read_rows<FORM>(a, room, part, s.columns, token, warp, ring);
     let_next_begin(); /* which would take from what makes x ready */
     product_added added = {};
-    if (thread_index() < (s.count >> (s.matrices - 1)) * tokens * TILED_ROWS) {
-        const tiled_result first(a, s, token, tokens, 0, thread_index());
-        added = added_of(a, first.of.to, first.of.row, first.at);
+    if (thread_index() < (s.count >> (s.matrices - 1)) * TILED_ROWS) {
+        const tiled_result first(a, s, token, 0, thread_index());
+        added = added_of(a, first.of.to, first.row, first.at);
     }
     const int column = lane / 4 < s.columns ? lane / 4 : s.columns - 1, left_column = lane % 4 * 2;
     const int own = left_column < s.columns ? left_column : 0;
@@ -374,18 +370,18 @@ template <class FORM> DEVICE void tiled_product(const cuda_packed_args &a, int64
                       room.totals + part.begin / 4 * FORM::TOTALS * s.columns + own, s.columns};
     float scales[2] = {FORM::BF16 ? 1 : room.scales[warp * s.columns + own],
                        FORM::BF16 ? 1 : room.scales[warp * s.columns + own + 1]};
-    float *sums_at = room.sums + (warp * tokens + own / HALVES) * TILED_ROWS + lane / 4;
+    float *sums_at = room.sums + warp * TILED_ROWS + lane / 4;
     int waiting = 0;
     const auto end_product = [&](int product, const float *sums) {
-        if (!FORM::BF16 && a.norm && product == 0) {
+        if (!FORM::BF16 && room.made.normed && product == 0) {
             barrier(); /* all squares are there: long since, they were made before products */
-            const float scale = scale_of_row(a, room.made, own / HALVES);
+            const float scale = scale_of_row(a, room.made, 0);
             scales[0] *= scale;
             scales[1] *= scale;
         }
-        put_sums<FORM>(sums_at + waiting * (TILED_PARTS * TILED_ROWS) * tokens, s.columns, scales, sums);
+        put_sums<FORM>(sums_at + waiting * (TILED_PARTS * TILED_ROWS), s.columns, scales, sums);
         if (++waiting < a.kept && product + 1 < s.count) return;
-        finish_products(a, room, s, token, tokens, product + 1, waiting, added);
+        finish_products(a, room, s, token, product + 1, waiting, added);
         if (product + 1 < s.count) barrier(); /* before others' sums come to their places */
         waiting = 0;
     };
@@ -400,19 +396,19 @@ template <class FORM> DEVICE void tiled_product(const cuda_packed_args &a, int64
 struct row_to_make {
     row_part part;
     made_room room;
-    const float *x, *norm;
+    const float *x;
     int number;
     METHOD row_to_make(const cuda_packed_args &a, int values)
         : part((int)(a.k / values), values, warp_number()),
-          room{(float *)block_memory(), (float *)block_memory() + TILED_PARTS * TILED_COLUMNS},
-          x((const float *)a.x + block_index() * a.k), norm(a.norm ? room.norm : nullptr), number(warp_number()) {
-        if (norm) copy_norm(a, room, part);
+          room{a.norm != nullptr, (float *)block_memory(), (float *)block_memory() + TILED_PARTS * TILED_COLUMNS},
+          x((const float *)a.x + block_index() * a.k), number(warp_number()) {
+        if (room.normed) copy_norm(a, room, part);
         commit_copies();
         wait_for_others(); /* for x */
         wait_for_norm();
     }
     METHOD float scale(const cuda_packed_args &a) const { /* after its squares were put */
-        if (!norm) return 1;
+        if (!room.normed) return 1;
         barrier();
         return scale_of_row(a, room, 0);
     }
@@ -429,7 +425,7 @@ template <class FORM> DEVICE void tiled_rows(const cuda_packed_args &a) {
     room.scales = made.scales;
     room.made = row.room;
     first.read(row.x, row.part, row.part.begin);
-    make_row<FORM>(first, row.x, room, row.part, row.norm, a.columns, column, row.number, 0);
+    make_row<FORM>(first, row.x, room, row.part, a.columns, column, row.number, 0);
     const float scale = row.scale(a);
     if (thread_index() % WARP > 0) return;
     float *back = room.scales + row.number * a.columns + column;
@@ -443,8 +439,8 @@ KERNEL_AHEAD(gm_tiled_rows_bf16, cuda_packed_args, TILED_THREADS) {
     four_words *to = several_rows_of(a, token / a.pass).values;
     lane_eights<IN_ORDER> first;
     first.read(row.x, row.part, row.part.begin);
-    if (row.norm) look_at_rounded(first, row.x, row.room, row.part, row.number, 0);
-    put_rounded(first, row.x, row.norm, row.scale(a), row.part, !row.part.is_long(),
+    if (row.room.normed) look_at_rounded(first, row.x, row.room, row.part, row.number, 0);
+    put_rounded(first, row.x, row.room, row.scale(a), row.part, !row.part.is_long(),
                 [=](int u) { return to + u / 4 * step + column + u % 4; });
 }
 #define TILED_X(name, ...)                                                                                             \

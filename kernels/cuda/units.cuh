@@ -40,14 +40,15 @@ DEVICE void store_product(const cuda_packed_args &a, const product_rows &to, int
 struct tiled_unit {
     const void *data;
     product_rows to;
-    int64_t row; /* of the matrix */
+    int unit; /* of the matrix */
+    METHOD int64_t row() const { return (int64_t)unit * TILED_ROWS; }
 };
+DEVICE int units_of(int64_t rows) { return (int)((uint64_t)rows / TILED_ROWS); }
 DEVICE tiled_unit unit_of(const cuda_packed_args &a, int unit) {
-    int64_t row = (int64_t)unit * TILED_ROWS;
-    if (row < a.rows) return {a.weight.data, {a.out, a.weight.bias, a.rows}, row};
-    row -= a.rows;
+    if (unit < units_of(a.rows)) return {a.weight.data, {a.out, a.weight.bias, a.rows}, unit};
+    unit -= units_of(a.rows);
     const cuda_more &first = a.more[0], &second = a.more[1];
-    if (row < first.rows) return {first.weight.data, {first.out, first.weight.bias, first.rows}, row};
-    return {second.weight.data, {second.out, second.weight.bias, second.rows}, row - first.rows};
+    if (unit < units_of(first.rows)) return {first.weight.data, {first.out, first.weight.bias, first.rows}, unit};
+    return {second.weight.data, {second.out, second.weight.bias, second.rows}, unit - units_of(first.rows)};
 }
 #endif

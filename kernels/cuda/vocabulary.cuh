@@ -125,7 +125,7 @@ template <class T> DEVICE T lane_of(T value, int lane) {
     return exchange_words(value, [=](uint32_t word) { return __shfl_sync(0xffffffffu, word, lane); });
 }
 /* Of this warp, which the compiler then knows to be the same in all of its lanes. */
-DEVICE int warp_number() { return __shfl_sync(0xffffffffu, (int)threadIdx.x / WARP, 0); }
+DEVICE int warp_number() { return __shfl_sync(0xffffffffu, (int)(threadIdx.x / WARP), 0); }
 DEVICE uint32_t lanes_where(bool yes) { return __ballot_sync(0xffffffffu, yes); }
 /* The largest that a lane has. */
 DEVICE uint32_t most_of_lanes(uint32_t value) { return __reduce_max_sync(0xffffffffu, value); }
