@@ -190,6 +190,7 @@ static uint64_t cuda_mark(gm_device_state *d) {
     const int error = d->driver->event_record(d->events[mark % MARKS], d->stream);
     cuda_leave(d);
     if (cuda_fails(d, error, "a mark") != DEVICE_OK) return 0;
+    d->of_graph[mark % MARKS] = atomic_exchange(&d->replayed, false);
     atomic_store(&d->marks, mark);
     return mark;
 }
@@ -200,11 +201,11 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* To sleep beside what is short would cost a third of its time, and what repeats, such as a step of decoding, takes as
- * long as it took: so this looks without a pause at the beginning and around the end of what was waited for last.
- * Before that it sleeps, after it for 20 us at a time (which with what it takes to wake are 70), from 1 ms on for 100:
- * what is long need not be met at once. Where more was asked for behind it, the card is busy meanwhile, and nothing is
- * lost by a look that comes late: it sleeps all the time, so that others have the processor. */
+/* To sleep beside what is short would cost a third of its time, and what repeats takes as long as it took: so this
+ * looks without a pause at the beginning and around the end of what was waited for last. Before that it sleeps, after
+ * it for 20 us at a time (which with what it takes to wake are 70), from 1 ms on for 100: what is long need not be met
+ * at once. Where more was asked for behind it, the card is busy meanwhile, and nothing is lost by a look that comes
+ * late: it sleeps all the time, so that others have the processor. */
 #define FIRST_LOOK_NS 60000
 #define NEAR_NS 200000
 int64_t cuda_pause(int64_t waited, int64_t usual, bool followed) {
@@ -214,17 +215,35 @@ int64_t cuda_pause(int64_t waited, int64_t usual, bool followed) {
     if (left > 0) return left < 100000 ? left : 100000;
     return waited > usual + 1000000 ? 100000 : 20000;
 }
+
+/* Steps of decoding are graphs, one behind the other, and of one length for long. To wake and look costs as much of a
+ * processor as all else that a step asks of it, so there is one look, about when the step ends. A step that had ended
+ * by then is looked at a little earlier the next time, and one that had not at when it did: so the host is never late
+ * by more than a part of the step that runs meanwhile. */
+int64_t cuda_step_pause(int64_t waited, int64_t usual) { return waited < usual ? usual - waited : usual / 16; }
+int64_t cuda_usual_step(int64_t waited, int64_t usual, int pauses) {
+    const int64_t least = usual - usual / 4; /* one whose end was missed while the host had something else to do */
+    if (waited < least) return least;
+    return pauses > 1 ? waited : waited - waited / 32;
+}
+
 static int wait_for_event(gm_device_state *d, uint64_t mark, int64_t deadline_ns) {
-    const int64_t start = now_ns(), usual = atomic_load(&d->usual_ns);
-    for (;;) {
+    const bool step = d->of_graph[mark % MARKS];
+    _Atomic int64_t *kept = step ? &d->step_ns : &d->usual_ns;
+    const int64_t start = now_ns(), usual = atomic_load(kept);
+    for (int pauses = 0;; pauses++) {
         const int error = d->driver->event_query(d->events[mark % MARKS]);
         const int64_t now = now_ns(), waited = now - start;
-        const int64_t pause = cuda_pause(waited, usual, atomic_load(&d->marks) > mark);
-        if (error != DRIVER_NOT_READY && waited > NEAR_NS) atomic_store(&d->usual_ns, waited);
+        const bool followed = atomic_load(&d->marks) > mark, long_step = step && followed && usual > NEAR_NS;
+        if (error != DRIVER_NOT_READY && long_step) atomic_store(kept, cuda_usual_step(waited, usual, pauses));
+        else if (error != DRIVER_NOT_READY && waited > NEAR_NS) atomic_store(kept, waited);
         if (error != DRIVER_NOT_READY || now >= deadline_ns) return error;
+        int64_t pause = long_step ? cuda_step_pause(waited, usual) : cuda_pause(waited, usual, followed);
+        if (pause > deadline_ns - now) pause = deadline_ns - now;
         if (pause) nanosleep(&(struct timespec){0, pause}, NULL);
     }
 }
+
 static gm_device_result cuda_wait(gm_device_state *d, uint64_t mark, int64_t deadline_ns) {
     const gm_device_result result = cuda_enter(d, "waiting");
     if (result != DEVICE_OK) return result;

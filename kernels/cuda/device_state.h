@@ -24,6 +24,9 @@ struct gm_device_state {
     driver_event *events[MARKS];
     _Atomic uint64_t marks;   /* the last one */
     _Atomic int64_t usual_ns; /* that the last wait took which was no short one */
+    _Atomic int64_t step_ns;  /* that waits for graphs take */
+    atomic_bool replayed;     /* a graph was asked for since the last mark */
+    atomic_bool of_graph[MARKS];
     atomic_bool ending, lost;
     cuda_module module;
     cuda_waiting waiting;
@@ -41,6 +44,9 @@ void cuda_leave(const gm_device_state *d);
 /* Nanoseconds that a wait sleeps before it looks again, which has lasted `waited` where the one before took `usual`.
  * followed: more was asked for behind what it waits for. */
 int64_t cuda_pause(int64_t waited, int64_t usual, bool followed);
+int64_t cuda_step_pause(int64_t waited, int64_t usual); /* of a graph behind which there is another */
+/* Nanoseconds that the next such wait is expected to take, after one that paused this often. */
+int64_t cuda_usual_step(int64_t waited, int64_t usual, int pauses);
 /* pinned.c: memory of the host, or NULL; and where it is given back, whether this device alone is open. */
 void *pinned_take(const gm_device_state *d, size_t bytes);
 void pinned_give(gm_device_state *d, void *memory, bool alone);

@@ -123,6 +123,35 @@ static void check_pauses(void) {
     check(cuda_pause(30 * us, 100 * us, true) == 0, "looks where steps are short", "pause", 0);
 }
 
+/* Steps of one length, each asked for when the one before was seen to end, behind which there is one that runs already:
+ * `looks` at a step and the processor's lateness stay small, from whatever was expected at first. */
+static void check_steps_are_met(int64_t length, int64_t expected, const char *what) {
+    int64_t now = 0, end = 0, usual = expected, late = 0;
+    int looks = 0;
+    for (int step = 0; step < 300; step++) {
+        end += length;
+        const int64_t start = now;
+        int pauses = 0;
+        for (; now < end; pauses++)
+            now += cuda_step_pause(now - start, usual) + 3000; /* which it takes to wake */
+        usual = cuda_usual_step(now - start, usual, pauses);
+        if (step < 100)
+            continue;
+        looks += pauses;
+        if (now - end > late)
+            late = now - end;
+    }
+    check(looks < 200 * 3 / 2, what, "looks", looks);
+    check(late < length / 4, what, "late", (long)late);
+}
+static void check_step_pauses(void) {
+    for (int64_t length = 250000; length < 100000000; length *= 3) {
+        check_steps_are_met(length, length, "steps");
+        check_steps_are_met(length, 3 * length, "steps that became shorter");
+        check_steps_are_met(length, length / 3, "steps that became longer");
+    }
+}
+
 static void check_open(void) {
     char why[DEVICE_WHY] = "";
     gm_device_state *d = NULL;
@@ -193,6 +222,7 @@ int main(int argc, char **argv) {
             check_failures(d, "mark", DEVICE_LOST);
             check_open();
             check_pauses();
+            check_step_pauses();
             check_fork(d);
         }
     }
