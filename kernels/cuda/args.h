@@ -464,14 +464,18 @@ typedef struct {
 #define CUDA_SHARES (GM_KV_BLOCK / CUDA_SHARE_KEYS)
 #define CUDA_SHARE_EXTRA 4 /* two, and what aligns the next */
 #define CUDA_DECODE_THREADS (CUDA_SHARE_KEYS * 2)
+#define CUDA_SHARE_MEMORY(dim) ((dim) * 2 * 2 * CUDA_SHARE_KEYS)
 #define CUDA_DECODE_MEMORY(dim)                                                                                        \
-    ((dim) * (2 * 2 * CUDA_SHARE_KEYS + 2 * 16 + 2 * 4) + 2 * 16 * CUDA_SHARE_KEYS + 2 * 4 * CUDA_SHARE_KEYS)
+    (CUDA_SHARE_MEMORY(dim) + (dim) * (2 * 16 + 2 * 4) + 2 * 16 * CUDA_SHARE_KEYS + 2 * 4 * CUDA_SHARE_KEYS)
+#define CUDA_HAS_SEVERAL(dim) ((dim) <= 128) /* shares of a block, one after the other */
+#define CUDA_SLICE 32
 #define CUDA_MERGED 128
 #define CUDA_TICKETS 4096
 typedef struct {
     gm_turned_attention_args row;
     bool turns, merges;
     int32_t group, cuts; /* heads of a kv head, and blocks of sixteen of them */
+    int32_t across;      /* blocks of a row: each has every so many of its shares */
 } cuda_decode_args;
 typedef struct {
     gm_cached_conv_args layer;

@@ -139,13 +139,13 @@ template <int TYPE, int DIM> DEVICE void attend_tile(const gm_attention_args &a)
 #define ATTENTION(type, TYPE, DIM)                                                                                     \
     KERNEL(gm_attention_tile_##type##_##DIM, cuda_attention_args, CUDA_THREADS) { attend_tile<TYPE, DIM>(a); }         \
     KERNEL_AHEAD_OF_FIVE(gm_attention_block_##type##_##DIM, cuda_decode_args, CUDA_DECODE_THREADS) {                   \
-        attend_share<TYPE, DIM>(a);                                                                                    \
+        attend_shares<TYPE, DIM>(a);                                                                                   \
     }
 #define ATTENTIONS(DIM)                                                                                                \
     ATTENTION(f16, GM_T_F16, DIM)                                                                                      \
     ATTENTION(bf16, GM_T_BF16, DIM)                                                                                    \
-    ATTENTION(q8, GM_T_KV_Q8_0, DIM)                                                                                   \
-    KERNEL(gm_attention_blocks_##DIM, cuda_attention_args, CUDA_THREADS) { merge_blocks<DIM>(a); }
+    ATTENTION(q8, GM_T_KV_Q8_0, DIM)
 ATTENTIONS(64)
 ATTENTIONS(128)
 ATTENTIONS(256)
+KERNEL(gm_attention_shares, cuda_attention_args, CUDA_THREADS) { merge_shares(a); }

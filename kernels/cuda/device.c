@@ -76,6 +76,7 @@ static bool open_context(gm_device_state *d, char why[DEVICE_WHY]) {
     if (!error) error = d->driver->device_attribute(&d->major, DRIVER_MAJOR, d->device);
     if (!error) error = d->driver->device_attribute(&d->minor, DRIVER_MINOR, d->device);
     if (!error) error = d->driver->device_attribute(&d->block_memory, DRIVER_BLOCK_MEMORY, d->device);
+    if (!error) error = d->driver->device_attribute(&d->processors, DRIVER_PROCESSORS, d->device);
     d->wgmma = d->major == 9 && d->minor == 0 && strstr(d->module.architectures, "sm_90a");
     d->early = d->wgmma && (!early || strcmp(early, "0") != 0);
     d->graphs = !graphs || strcmp(graphs, "0") != 0;

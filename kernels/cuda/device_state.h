@@ -16,6 +16,7 @@ struct gm_device_state {
     const cuda_driver *driver;
     int index, device, major, minor;
     int block_memory; /* bytes of a block, at most */
+    int processors;
     bool wgmma;       /* the kernels are of sm_90a's machine code, which has products of whole groups of warps */
     bool graphs;      /* launches may be captured, and replayed with one call */
     bool early;       /* kernels begin while the one before ends, and wait for it themselves (vocabulary.cuh) */

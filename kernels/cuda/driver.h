@@ -15,6 +15,7 @@ enum {
     DRIVER_ECC = 214,
     DRIVER_MAJOR = 75, /* attributes of a device */
     DRIVER_MINOR = 76,
+    DRIVER_PROCESSORS = 16,
     DRIVER_BLOCK_MEMORY = 97,     /* bytes of a block's memory for a kernel that asks for more than 48 KiB */
     DRIVER_FUNCTION_SHARED = 8,   /* attribute of a function: most memory of a block that a launch may ask for */
     DRIVER_FUNCTION_CARVEOUT = 9, /* ... the part in a hundred that processors give blocks, the rest is a cache */

@@ -33,6 +33,7 @@ void cuda_start_step(const cuda_step *step, cuda_kernel alone, const void *param
 bool cuda_has_wgmma(void);
 /* The most that a launch on the device that issues may ask for as `shared`: at least 96 KiB. */
 size_t cuda_block_memory(void);
+int64_t cuda_processors(void);  /* that the card has */
 size_t cuda_whole_memory(void); /* of kernels that declare no memory of their own */
 /* Bytes that cuBLASLt is to have for a product; 0: own kernels make it. */
 size_t blaslt_workspace(const cuda_product_args *p);

@@ -1,6 +1,7 @@
 /* shares.cuh - attention of rows that decode: a block of threads has a share of the keys of a row, CUDA_SHARE_KEYS of
  * them, and up to sixteen heads of a group. A warp scores sixteen of the keys, then sums a part of the values'
- * dimensions over all of them; shares are merged in order. */
+ * dimensions over all of them; shares are merged in order. Where there are many shares a block has several, one after
+ * the other, and copies the next one while it computes. */
 #ifndef GOMLX_CUDA_SHARES_CUH
 #define GOMLX_CUDA_SHARES_CUH
 #include "cached_keys.cuh"
@@ -23,6 +24,13 @@ DEVICE int share_count(const gm_attention_args &a, int64_t end) { /* that a row 
 DEVICE int row_of_block(const cuda_decode_args &given) {
     return (int)block_index() / ((int)given.row.attention.n_kv_heads * given.cuts);
 }
+DEVICE void place_share(const cuda_decode_args &given, decoded_share *s, int index) {
+    s->index = index;
+    s->start = (s->begin / CUDA_SHARE_KEYS + index) * CUDA_SHARE_KEYS;
+    s->first = (int)(s->start % GM_KV_BLOCK);
+    s->count = s->end - s->start < CUDA_SHARE_KEYS ? (int)(s->end - s->start) : CUDA_SHARE_KEYS;
+    s->own = given.turns && given.row.turn.k && s->start + s->count == s->end ? s->count - 1 : -1;
+}
 DEVICE decoded_share share_of(const cuda_decode_args &given, int row, int position) {
     const gm_attention_args &a = given.row.attention;
     const int in_row = (int)block_index() - row * (int)a.n_kv_heads * given.cuts;
@@ -34,11 +42,7 @@ DEVICE decoded_share share_of(const cuda_decode_args &given, int row, int positi
     s.heads = given.group - in_group < 16 ? given.group - in_group : 16;
     s.end = (int64_t)position + 1;
     s.begin = begin_of(a, s.end);
-    s.index = (int)block_index_y();
-    s.start = (s.begin / CUDA_SHARE_KEYS + s.index) * CUDA_SHARE_KEYS;
-    s.first = (int)(s.start % GM_KV_BLOCK);
-    s.count = s.end - s.start < CUDA_SHARE_KEYS ? (int)(s.end - s.start) : CUDA_SHARE_KEYS;
-    s.own = given.turns && given.row.turn.k && s.start + s.count == s.end ? s.count - 1 : -1;
+    place_share(given, &s, (int)block_index_y());
     return s;
 }
 /* A block's memory: CUDA_DECODE_MEMORY(DIM) bytes. */
@@ -53,6 +57,11 @@ template <int DIM> struct decoded_room {
         tops = (float *)(weights + 16 * CUDA_SHARE_KEYS * 2);
         sums = tops + DECODE_WARPS * 16;
         turned = sums + DECODE_WARPS * 16;
+    }
+    /* The next share's keys and values have room behind all of it, where a block has several shares. */
+    METHOD void take_other() {
+        keys = keys == block_memory() ? keys + CUDA_DECODE_MEMORY(DIM) : block_memory();
+        values = keys + CUDA_SHARE_KEYS * DIM * 2;
     }
     METHOD char *query(int head, int d) const { return value_piece(queries, DIM, head, d / 8) + d % 8 * 2; }
 };
@@ -143,10 +152,11 @@ DEVICE void put_own(const cuda_decode_args &given, const decoded_share &s, const
                            values[d]);
     }
 }
-/* Queries, and the row's own key and value, which two of the warps turn: the key that which has the keys beside it. */
+/* Queries, unless that was done, and the row's own key and value, which two of the warps turn: the key that which has
+ * the keys beside it. */
 template <int TYPE, int DIM>
 DEVICE void turn_row(const cuda_decode_args &given, const decoded_share &s, const decoded_room<DIM> &room,
-                     const kv_place &to, const head_norms<DIM> &norms) {
+                     const kv_place &to, const head_norms<DIM> &norms, bool queries) {
     const gm_rope_cache_args &t = given.row.turn;
     const int warp = thread_index() / WARP;
     const bool is_key = s.own >= 0 && warp == s.own / 16;
@@ -155,7 +165,7 @@ DEVICE void turn_row(const cuda_decode_args &given, const decoded_share &s, cons
     angles.read(t.angles + s.row * 2 * t.half, t.half, 2 * t.half);
     if (is_key) own.read(t.k + s.row * t.k_stride + s.kv_head * t.head_dim, t.half, t.head_dim);
     if (is_value) own.read(t.v + s.row * t.v_stride + s.kv_head * t.head_dim, 0, t.head_dim);
-    turn_queries<TYPE>(given, s, room, angles, norms.q);
+    if (queries) turn_queries<TYPE>(given, s, room, angles, norms.q);
     if (!is_key && !is_value) return;
     if (is_key && given.row.k_norm) own.norm(norms.k, given.row.eps);
     own.turn(angles, [&](int d, float value) { room.turned[(is_key ? 0 : DIM) + d] = value; });
@@ -192,8 +202,7 @@ template <int DIM> DEVICE void copy_share_values(char *to, const kv_place &from,
                     inside ? 16 : 0);
     }
 }
-/* Keys, of which a warp has sixteen, and values are on their way; the queries that a warp is to put are zeros. int8 has
- * no keys beside the row's own yet. */
+/* Keys, of which a warp has sixteen, and values are on their way. int8 has no keys beside the row's own yet. */
 template <int TYPE, int DIM>
 DEVICE void load_share(const decoded_share &s, const decoded_room<DIM> &room, const kv_place &from) {
     const int warp = thread_index() / WARP, lane = thread_index() % WARP;
@@ -210,6 +219,10 @@ DEVICE void load_share(const decoded_share &s, const decoded_room<DIM> &room, co
     commit_copies();
     for (int i = thread_index(); i < none * (DIM / 8); i += CUDA_DECODE_THREADS)
         *(piece *)value_piece(room.values, DIM, s.count + i / (DIM / 8), i % (DIM / 8)) = piece{};
+}
+/* Those that a warp is to put, and those that there are not. */
+template <int DIM> DEVICE void clear_queries(const decoded_room<DIM> &room) {
+    const int warp = thread_index() / WARP, lane = thread_index() % WARP;
     for (int h = warp; h < 16; h += DECODE_WARPS)
         for (int part = lane; part < DIM / 8; part += WARP) *(piece *)value_piece(room.queries, DIM, h, part) = piece{};
     warp_barrier();
@@ -298,9 +311,9 @@ DEVICE void sum_share(const gm_attention_args &a, const decoded_share &s, const 
 struct lane_shares {
     static constexpr int EACH = CUDA_MERGED / WARP;
     float top[EACH], sum[EACH];
-    METHOD void read(const float *share, int64_t step, int first, int count) { /* of the first share's two */
+    METHOD void read(const float *share, int64_t step, int count) { /* of the first share's two */
         UNROLL for (int j = 0; j < EACH; j++) {
-            const int i = first + j * WARP + thread_index() % WARP;
+            const int i = j * WARP + thread_index() % WARP;
             top[j] = i < count ? read_written(share + i * step) : -INFINITY;
             sum[j] = i < count ? read_written(share + i * step + 1) : 0;
         }
@@ -316,39 +329,32 @@ DEVICE merged_head merge_lanes(const gm_attention_args &a, int64_t head, float t
     sum = fmaf(sum, power_of_two(top - most), has_sink ? power_of_two(sink - most) : 0.0f);
     return {most, join_warp(sum, [](float x, float y) { return x + y; })};
 }
-/* By a warp. factors: what each share is multiplied by, of at most CUDA_MERGED; or NULL. */
+/* By a warp. factors: what each share is multiplied by. */
 DEVICE merged_head merge_sums(const gm_attention_args &a, int64_t row, int64_t head, int count, float *factors) {
-    const float *share = share_place(a, row, head, 0) + a.head_dim;
     const bool has_sink = a.sinks && thread_index() % WARP == 0;
     const float sink = has_sink ? a.sinks[head] * LOG2_E : -INFINITY;
     lane_shares some;
-    float top = sink, sum = 0;
-    for (int first = 0; first < count; first += CUDA_MERGED) {
-        some.read(share, share_floats(a), first, count);
-        UNROLL for (int j = 0; j < lane_shares::EACH; j++)
-            top = fmaxf(top, some.top[j]);
-    }
+    float top = sink;
+    some.read(share_place(a, row, head, 0) + a.head_dim, share_floats(a), count);
+    UNROLL for (int j = 0; j < lane_shares::EACH; j++)
+        top = fmaxf(top, some.top[j]);
     top = join_warp(top, [](float x, float y) { return fmaxf(x, y); });
     top = top == -INFINITY ? 0.0f : top;
-    if (has_sink) sum = power_of_two(sink - top);
-    for (int first = 0; first < count; first += CUDA_MERGED) {
-        if (count > CUDA_MERGED) some.read(share, share_floats(a), first, count);
-        UNROLL for (int j = 0; j < lane_shares::EACH; j++) {
-            const float factor = power_of_two(some.top[j] - top);
-            sum = fmaf(some.sum[j], factor, sum);
-            if (factors) factors[j * WARP + thread_index() % WARP] = factor;
-        }
+    float sum = has_sink ? power_of_two(sink - top) : 0.0f;
+    UNROLL for (int j = 0; j < lane_shares::EACH; j++) {
+        const float factor = power_of_two(some.top[j] - top);
+        sum = fmaf(some.sum[j], factor, sum);
+        factors[j * WARP + thread_index() % WARP] = factor;
     }
     return {top, join_warp(sum, [](float x, float y) { return x + y; })};
 }
 /* Four dimensions of parts of the sum over shares, of which `share` is the first; factor(i): of share i. */
-template <int PARTS, class F>
-DEVICE void add_shares(four_floats (&sums)[PARTS], const float *share, int64_t step, int first_part, int count,
-                       F factor) {
-    UNROLL for (int p = 0; p < PARTS; p++)
+template <class F>
+DEVICE void add_shares(four_floats (&sums)[MERGE_PARTS], const float *share, int64_t step, int count, F factor) {
+    UNROLL for (int p = 0; p < MERGE_PARTS; p++)
         sums[p] = {};
-    _Pragma("unroll (8 / PARTS)") for (int first = first_part; first < count; first += MERGE_PARTS) {
-        UNROLL for (int p = 0; p < PARTS; p++) {
+    for (int first = 0; first < count; first += MERGE_PARTS) {
+        UNROLL for (int p = 0; p < MERGE_PARTS; p++) {
             if (first + p >= count) continue;
             const four_floats four = read_written((const four_floats *)(share + (first + p) * step));
             const float times = factor(first + p);
@@ -407,7 +413,7 @@ DEVICE void merge_group(const gm_attention_args &a, int64_t row, int64_t head, i
     for (int i = thread_index(); i < heads * fours; i += CUDA_DECODE_THREADS) {
         const int h = i / fours, d = i % fours * 4;
         four_floats parts[MERGE_PARTS], total;
-        add_shares(parts, share_place(a, row, head + h, 0) + d, share_floats(a), 0, count,
+        add_shares(parts, share_place(a, row, head + h, 0) + d, share_floats(a), count,
                    [&](int share) { return factors[h * CUDA_MERGED + share]; });
         UNROLL for (int j = 0; j < 4; j++) {
             total.at[j] = parts[0].at[j];
@@ -431,61 +437,99 @@ DEVICE bool is_last_block(int64_t count) {
     barrier();
     return number + 1 == count;
 }
-template <int TYPE, int DIM> DEVICE void attend_share(const cuda_decode_args &given) {
+template <int TYPE, int DIM> DEVICE void attend_shares(const cuda_decode_args &given) {
+    constexpr bool SEVERAL = CUDA_HAS_SEVERAL(DIM);
     const gm_attention_args &a = given.row.attention;
-    const decoded_room<DIM> room;
-    float top[2];
+    decoded_room<DIM> room;
     if (!given.turns) wait_for_others(); /* for keys and values, of which the kernel before may have written some */
     const int row = row_of_block(given), position = read_written(a.positions + row);
     const int64_t sequence = read_written(a.sequence + row);
     const cache_tables tables = tables_of(a, sequence); /* on their way with the position */
-    const decoded_share s = share_of(given, row, position);
+    decoded_share s = share_of(given, row, position);
     if (s.start >= s.end) {
         if (s.index == 0) wait_for_others(); /* some block of each launch does */
         return;
     }
-    const kv_place from = kv_caches<TYPE>(a, tables, s.kv_head).at(s.start / GM_KV_BLOCK);
+    const kv_caches<TYPE> caches(a, tables, s.kv_head);
+    kv_place from = caches.at(s.start / GM_KV_BLOCK);
     load_share<TYPE>(s, room, from);
+    clear_queries(room);
     const head_norms<DIM> norms(given);
-    if (given.turns) {
-        wait_for_others(); /* for what is turned: it writes the caches itself, and tables are older */
-        turn_row<TYPE>(given, s, room, from, norms);
-    } else {
-        read_queries<TYPE>(a, s, room);
+    for (;;) {
+        const bool first = s.index == (int)block_index_y();
+        const bool more = SEVERAL && s.start + given.across * CUDA_SHARE_KEYS < s.end;
+        if (more) {
+            decoded_share next = s;
+            decoded_room<DIM> next_room = room;
+            place_share(given, &next, s.index + given.across);
+            next_room.take_other();
+            load_share<TYPE>(next, next_room, caches.at(next.start / GM_KV_BLOCK));
+        }
+        if (first && given.turns) wait_for_others(); /* for what is turned: it writes the caches itself */
+        if (given.turns && (first || s.own >= 0)) turn_row<TYPE>(given, s, room, from, norms, first);
+        if (first && !given.turns) read_queries<TYPE>(a, s, room);
+        float top[2];
+        if (more) wait_copies<1>();
+        else wait_copies<0>();
+        barrier();
+        weigh_share<TYPE>(a, s, room, top);
+        sum_share<TYPE>(a, s, room, top);
+        if (!more) break;
+        barrier(); /* nobody needs this share's memory, or its weights */
+        place_share(given, &s, s.index + given.across);
+        from = caches.at(s.start / GM_KV_BLOCK);
+        room.take_other();
     }
-    wait_copies<0>();
-    barrier();
-    weigh_share<TYPE>(a, s, room, top);
-    sum_share<TYPE>(a, s, room, top);
-    const int count = share_count(a, s.end);
-    if (given.merges && is_last_block(count)) merge_group<DIM>(a, s.row, s.head, s.heads, count);
+    const int count = share_count(a, s.end), blocks = count < given.across ? count : given.across;
+    if (given.merges && is_last_block(blocks)) merge_group<DIM>(a, s.row, s.head, s.heads, count);
 }
-/* A row and head by a block: the bits are those of merge_group. */
-template <int DIM> DEVICE void merge_blocks(const gm_attention_args &a) {
-    constexpr int FOURS = DIM / 4, FIT = CUDA_THREADS / FOURS, GROUPS = FIT < MERGE_PARTS ? FIT : MERGE_PARTS,
-                  EACH = MERGE_PARTS / GROUPS;
-    SHARED float parts[MERGE_PARTS][DIM];
-    SHARED merged_head merged;
-    const int64_t row = block_index() / a.n_heads, head = block_index() % a.n_heads;
-    const int64_t end = (int64_t)a.positions[row] + 1;
-    const int count = share_count(a, end), group = thread_index() / FOURS, d = thread_index() % FOURS * 4;
-    if (thread_index() < WARP) {
-        const merged_head own = merge_sums(a, row, head, count, nullptr);
-        if (thread_index() == 0) merged = own;
+/* CUDA_SLICE dimensions of a row and head by a block, a thread for each of them and part: the bits are those of
+ * merge_group. */
+#define SHARES_AT_ONCE 2048
+#define MERGED_AHEAD 16
+DEVICE void merge_shares(const gm_attention_args &a) {
+    SHARED float factors[SHARES_AT_ONCE], sums[SHARES_AT_ONCE], parts[MERGE_PARTS][CUDA_SLICE],
+        join[CUDA_THREADS / WARP];
+    const int64_t row = block_index() / a.n_heads, head = block_index() % a.n_heads, step = share_floats(a);
+    const int count = share_count(a, (int64_t)a.positions[row] + 1), at = thread_index() % CUDA_SLICE;
+    const int part = thread_index() / CUDA_SLICE, d = (int)block_index_y() * CUDA_SLICE + at;
+    const float *shares = share_place(a, row, head, 0), sink = a.sinks ? a.sinks[head] * LOG2_E : -INFINITY;
+    const auto read = [&](int i) { return read_written((const two_floats *)(shares + i * step + a.head_dim)); };
+    float top = sink, sum = 0, value = 0;
+    for (int i = thread_index(); i < count; i += CUDA_THREADS) {
+        const two_floats own = read(i);
+        top = fmaxf(top, own.at[0]);
+        if (i < SHARES_AT_ONCE) factors[i] = own.at[0], sums[i] = own.at[1];
     }
-    barrier();
-    if (group < GROUPS && d < a.head_dim) {
-        const float *share = share_place(a, row, head, 0), top = merged.top;
-        four_floats sums[EACH];
-        add_shares(sums, share + d, share_floats(a), group * EACH, count,
-                   [&](int i) { return power_of_two(read_written(share + i * share_floats(a) + a.head_dim) - top); });
-        UNROLL for (int p = 0; p < EACH; p++)
-            *(four_floats *)(parts[group * EACH + p] + d) = sums[p];
+    top = join_block(top, join, [](float x, float y) { return fmaxf(x, y); });
+    top = top == -INFINITY ? 0.0f : top;
+    if (a.sinks && thread_index() == 0) sum = power_of_two(sink - top);
+    for (int first = 0; first < count; first += SHARES_AT_ONCE) {
+        const int n = count - first < SHARES_AT_ONCE ? count - first : SHARES_AT_ONCE;
+        for (int i = thread_index(); i < n; i += CUDA_THREADS) { /* each its own: nobody has written others yet */
+            const two_floats own = first == 0 ? two_floats{factors[i], sums[i]} : read(first + i);
+            factors[i] = power_of_two(own.at[0] - top);
+            sums[i] = own.at[1];
+        }
+        barrier();
+        for (int i = thread_index(); i < n && thread_index() < WARP; i += WARP) sum = fmaf(sums[i], factors[i], sum);
+        for (int from = part; from < n; from += MERGED_AHEAD * MERGE_PARTS) {
+            float own[MERGED_AHEAD];
+            UNROLL for (int j = 0; j < MERGED_AHEAD; j++) {
+                const int i = from + j * MERGE_PARTS;
+                own[j] = i < n && d < a.head_dim ? read_written(shares + (first + i) * step + d) : 0.0f;
+            }
+            UNROLL for (int j = 0; j < MERGED_AHEAD; j++)
+                if (from + j * MERGE_PARTS < n) value = fmaf(own[j], factors[from + j * MERGE_PARTS], value);
+        }
+        barrier();
     }
+    sum = join_warp(sum, [](float x, float y) { return x + y; });
+    if (thread_index() == 0) join[0] = sum;
+    parts[part][at] = value;
     barrier();
-    if (thread_index() >= a.head_dim) return;
-    float total = parts[0][thread_index()];
-    for (int p = 1; p < MERGE_PARTS; p++) total += parts[p][thread_index()];
-    a.out[(row * a.n_heads + head) * a.head_dim + thread_index()] = total / merged.sum;
+    if (part > 0 || d >= a.head_dim) return;
+    for (int p = 1; p < MERGE_PARTS; p++) value += parts[p][at];
+    a.out[(row * a.n_heads + head) * a.head_dim + d] = value / join[0];
 }
 #endif

@@ -135,6 +135,7 @@ bool cuda_has_wgmma(void) { return issuing->wgmma; }
 /* Of what kernels declare of their own, the largest with memory that the launch gives has less. */
 #define DECLARED 3072
 size_t cuda_block_memory(void) { return (size_t)issuing->block_memory - DECLARED; }
+int64_t cuda_processors(void) { return issuing->processors; }
 size_t cuda_whole_memory(void) { return (size_t)issuing->block_memory; }
 
 gm_device_state *cuda_issuing(void) {
