@@ -6,6 +6,7 @@
 #define HALVES_SHARED (2 * 3 * TILE * (32 + 8) * 2)                /* product.cu: two operands, three stages */
 #define WGMMA_SHARED(lines) (4 * (TILE + (lines)) * 64 * 2 + 1024) /* four stages, and what aligns them */
 #define UNITS 2048                      /* of a piece of two weights whose products are made apart */
+#define UNIT_ROWS 2048                  /* whose units of a piece are made at once: they stay in the cache */
 #define MANY_TILES 264                  /* of 256 lines */
 #define PIECE_BYTES (INT64_C(64) << 20) /* of a weight, or of two */
 
@@ -38,10 +39,8 @@ static const void *piece_of(const prompt_job *job, int which, int64_t first, int
     cuda_start_rounded_rows(job->pieces[which], w, first, rows);
     return job->pieces[which];
 }
-/* A piece of out by cuBLASLt; false: by own kernels. */
-static bool by_library(const prompt_job *job, cuda_prompt_args p) {
-    if (!p.up) return blaslt_prompt(&p, job->type, job->workspace);
-    if (!job->workspace) return false;
+/* Units of a piece of both weights, of UNIT_ROWS rows at most. */
+static bool units_by_library(const prompt_job *job, cuda_prompt_args p) {
     const void *const weights[2] = {p.w, p.up};
     const cuda_prompt_units_args units = {.out = p.out,
                                           .gate = job->units[0],
@@ -61,6 +60,19 @@ static bool by_library(const prompt_job *job, cuda_prompt_args p) {
         if (!blaslt_prompt(&p, job->type, job->workspace)) return false;
     }
     cuda_start_grid(CUDA_prompt_units, blocks, CUDA_THREADS, 0, &units);
+    return true;
+}
+/* A piece of out by cuBLASLt; false: by own kernels. */
+static bool by_library(const prompt_job *job, cuda_prompt_args p) {
+    if (!p.up) return blaslt_prompt(&p, job->type, job->workspace);
+    if (!job->workspace) return false;
+    const int64_t row_bytes = p.out_step * type_bytes(p.out_type);
+    for (int64_t left = p.rows; left > 0; left -= UNIT_ROWS) {
+        p.rows = left < UNIT_ROWS ? left : UNIT_ROWS;
+        if (!units_by_library(job, p)) return false;
+        p.x = (const char *)p.x + p.rows * p.k * 2;
+        p.out = (char *)p.out + p.rows * row_bytes;
+    }
     return true;
 }
 static void start_rows(const cuda_prompt_rows_args *rows) {
@@ -94,6 +106,7 @@ static void launch_prompt(const void *args, int64_t begin, int64_t end) {
 /* What a job needs besides; the weight's pieces are whole tiles. */
 static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form form, int64_t n) {
     const int64_t k = job->weight.k, tiles = PIECE_BYTES / ((job->up.data ? 4 : 2) * k * TILE);
+    const int64_t rows = n < UNIT_ROWS ? n : UNIT_ROWS;
     const bool as_it_lies = lies(&job->weight) && (!job->up.data || job->up.format == job->weight.format);
     job->type = as_it_lies && job->weight.format == GM_QUANT_f16 ? GM_T_F16 : GM_T_BF16;
     job->floats = form == GM_FORM_F32 ? x : NULL;
@@ -111,7 +124,8 @@ static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form f
     if (job->piece > job->weight.rows) job->piece = job->weight.rows;
     for (int i = 0; i < (job->up.data ? 2 : 1); i++) {
         if (!as_it_lies && !(job->pieces[i] = r->workspace(r, (size_t)(job->piece * k) * 2))) return false;
-        if (library && job->up.data && !(job->units[i] = r->workspace(r, (size_t)(n * job->piece) * 4))) return false;
+        if (library && job->up.data && !(job->units[i] = r->workspace(r, (size_t)(rows * job->piece) * 4)))
+            return false;
     }
     return r->launch(r, launch_prompt, job, sizeof *job, n, 0, 0);
 }

@@ -34,7 +34,8 @@ DEVICE void read_run(tiles_of_mxfp4, const cuda_format &, const char *tile, int 
         uint32_t pairs[4];
         tiles_of_mxfp4::floats_of(w.at[2 * run + r], pairs);
         UNROLL for (int j = 0; j < 8; j++)
-            out[r][j] = scale * (half_of_two(pairs[j / 2], j % 2) * 0x1p15f); /* a scale may be as large as can be */
+            /* A scale may be as large as can be, and there is no zero with a sign. */
+            out[r][j] = scale * (half_of_two(pairs[j / 2], j % 2) * 0x1p15f) + 0.0f;
     }
 }
 template <int GROUP, int TYPE>
