@@ -201,8 +201,6 @@ DEVICE void attend_sequence(prompt_sums<DIM> *s, const gm_attention_args &a, con
         wgmma_result(score);
         hide_keys<DIM>(score, rows, (tile + 1) * KEYS(DIM));
         weigh_scores<DIM>(s, score, keep);
-        /* Never so; but no compiler knows, so weights are made while the tensor cores add values, not after that. */
-        if (lanes_where(s->l[0] < 0 || s->l[1] < 0)) wgmma_wait<0>();
         wgmma_wait<0>();
         wgmma_result(s->o);
         UNROLL for (int i = 0; i < DIM / 2; i++)
