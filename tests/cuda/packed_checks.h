@@ -359,7 +359,10 @@ static void packed_products_case(int format, int c, bool whole, int64_t k) {
     const int64_t tokens = random_tokens(21);
     const gm_row_form form = format == GM_QUANT_bf16 && (c + whole) % 2 ? GM_FORM_BF16 : GM_FORM_F32;
     const made_pair made = random_made_rows(tokens, k, c % 3 != 1, form);
-    const int other = format == GM_QUANT_q4_k ? GM_QUANT_q6_k : format; /* of the last */
+    const int blocks = format == GM_QUANT_q8_0 ? GM_QUANT_q4_0 : GM_QUANT_q8_0;
+    const int other = format == GM_QUANT_q4_k                 ? GM_QUANT_q6_k /* of the last */
+                      : format > GM_QUANT_bf16 && k % 32 == 0 ? blocks
+                                                              : format;
     gm_packed_products_args h = {.rows = made.host, .count = count}, d = {.rows = made.device, .count = count};
     operand outs[GM_PRODUCTS];
     for (int i = 0; i < count; i++) {
