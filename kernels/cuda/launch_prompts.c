@@ -118,8 +118,8 @@ static void launch_prompt(const void *args, int64_t begin, int64_t end) {
 /* What a job needs besides; the weight's pieces are whole tiles. */
 static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form form, int64_t n) {
     const int64_t k = job->weight.k, tiles = PIECE_BYTES / ((job->up.data ? 4 : 2) * k * TILE);
-    const int64_t most = n < UNIT_ROWS ? n : UNIT_ROWS, all = job->weight.rows;
-    const int64_t units = n <= FEW_ROWS ? n * all : most * (all < UNITS ? all : UNITS);
+    const int64_t most = n < UNIT_ROWS ? n : UNIT_ROWS, few = n < FEW_ROWS ? n : FEW_ROWS, all = job->weight.rows;
+    const int64_t some = most * (all < UNITS ? all : UNITS), units = few * all > some ? few * all : some;
     const bool as_it_lies = lies(&job->weight) && (!job->up.data || job->up.format == job->weight.format);
     job->type = as_it_lies && job->weight.format == GM_QUANT_f16 ? GM_T_F16 : GM_T_BF16;
     job->floats = form == GM_FORM_F32 ? x : NULL;
