@@ -49,7 +49,8 @@ typedef struct {
 typedef struct { /* out [tokens, rows] = x @ weight.T + bias + residual; n: tokens */
     float *out;
     const void *x;
-    gm_row_form form; /* of x; int8 for block formats but mxfp8, bfloat16 for bfloat16 weights */
+    gm_row_form form; /* of x; int8 for block formats but mxfp8, bfloat16 for bfloat16 weights, and of a prompt for
+                       * quantised ones where the device rounds them (rounds_prompts) */
     gm_matrix weight;
     const float *bias, *residual; /* [rows], [tokens, rows], which may be out itself; or NULL */
     bool prompt; /* x and the weight may be rounded to 16 bits, on a GPU: of many rows, whose bits are those of few */

@@ -24,7 +24,8 @@ typedef struct {
 #include "contracts.def"
     int64_t (*packed_bytes)(const gm_kernels *kernels, int format, int64_t rows, int64_t k); /* of a packed matrix */
     bool (*multiplies_bf16)(const gm_kernels *kernels); /* bfloat16 as such, not widened to float32 */
-    bool makes_rows; /* products norm and round rows as they read them: what does both is worth one operation */
+    bool makes_rows;     /* products norm and round rows as they read them: what does both is worth one operation */
+    bool rounds_prompts; /* packed_matmul of a prompt takes bfloat16 rows for quantised matrices too */
 } gm_contracts;
 extern const gm_contracts contracts_cpu;
 

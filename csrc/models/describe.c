@@ -79,8 +79,23 @@ static double columns_of(const gm_model *m, const totals *sum) {
 }
 
 /* One prefill chunk at its peak, and logits. */
-static double working_bytes(const gm_model *m, const totals *sum) {
-    return 4.0 * ((double)pass_rows_of(m) * (double)(int64_t)columns_of(m, sum) + 2.0 * (double)m->config.vocab);
+static double working_bytes(const gm_model *m, const totals *sum, int64_t rows) {
+    return 4.0 * ((double)rows * (double)(int64_t)columns_of(m, sum) + 2.0 * (double)m->config.vocab);
+}
+/* The same of a model that is on a device whole, where no row is int8; and what products of prompts take besides
+ * (kernels/cuda/launch_prompts.c): two matrices as bfloat16, or a piece of both, some of what they give in float32, and
+ * the library's own. */
+#define MOST_UNPACKED ((double)(INT64_C(128) << 20))
+#define MOST_UNITS ((double)(INT64_C(32) << 20))
+#define LIBRARY_BYTES ((double)(INT64_C(32) << 20))
+static double device_working_bytes(const gm_model *m, const totals *sum) {
+    totals there = *sum;
+    there.int8 = false;
+    there.bf16 = sum->bf16 || sum->quantised;
+    const double mlp = (double)m->config.mlp, unpacked = sum->quantised ? 4 * (double)m->config.hidden * mlp : 0;
+    const double units = 8.0 * DEVICE_PASS_ROWS * mlp;
+    return working_bytes(m, &there, DEVICE_PASS_ROWS) + LIBRARY_BYTES +
+           (unpacked < MOST_UNPACKED ? unpacked : MOST_UNPACKED) + (units < MOST_UNITS ? units : MOST_UNITS);
 }
 
 /* ---- as JSON ---- */
@@ -128,7 +143,8 @@ static bool add_all(cJSON *o, const gm_loader *l, const totals *sum) {
               cJSON_AddStringToObject(o, "kv_dtype", cache_type_name(kv_type)) &&
               add_number(o, "weight_bytes", weights) && add_number(o, "packed_bytes", sum->packed) &&
               add_number(o, "before_layers_bytes", sum->before) && add_number(o, "after_layers_bytes", sum->after) &&
-              cJSON_AddNumberToObject(o, "working_bytes", working_bytes(m, sum));
+              cJSON_AddNumberToObject(o, "working_bytes", working_bytes(m, sum, PASS_ROWS)) &&
+              cJSON_AddNumberToObject(o, "device_working_bytes", device_working_bytes(m, sum));
     cJSON *layers = ok ? cJSON_AddArrayToObject(o, "layers") : NULL;
     ok = ok && layers;
     for (int64_t i = 0; i < c->n_layers && ok; i++)

@@ -33,9 +33,9 @@ typedef struct gm_batch {
 } gm_batch;
 
 #define GM_MAX_BATCH 1024 /* sequences in one forward pass */
-/* Rows of one forward pass of a decoder, at most. */
+/* Rows of one forward pass of a decoder, at most; of one on a device they share what is unpacked of the weights. */
 #define PASS_ROWS 512
-#define DEVICE_PASS_ROWS 2048
+#define DEVICE_PASS_ROWS 4096
 
 /* ---- config ---- */
 typedef enum { LAYER_FULL, LAYER_SLIDING, LAYER_LINEAR } gm_layer_kind;

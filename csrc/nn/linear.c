@@ -1,5 +1,6 @@
 /* linear.c - see linear.h. */
 #include "nn/linear.h"
+#include "core/device.h"
 #include "ops/ops.h"
 
 static gm_array *or_none(gm_array *x) { return x ? x : GM_NONE; }
@@ -14,7 +15,7 @@ gm_array *activation_rows(gm_scope *s, gm_activation *x) {
 static gm_array *rows_for(gm_scope *s, const gm_linear *l, gm_activation *x) {
     if (l->int8)
         return x->int8 ? x->int8 : (x->int8 = gm_quantize_activations(s, activation_rows(s, x)));
-    if (l->bf16)
+    if (l->bf16 || (x->bf16 && !x->x))
         return x->bf16 ? x->bf16 : (x->bf16 = gm_astype(s, activation_rows(s, x), GM_BFLOAT16));
     return activation_rows(s, x);
 }
@@ -210,6 +211,12 @@ gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_arr
     return y;
 }
 
+/* Whether a prompt's product with it would round float32 rows to bfloat16: who makes them may do so. */
+static bool rounds_rows(const gm_scope *s, const gm_linear *l) {
+    return scope_is_prompt(s) && device_contracts(device_current())->rounds_prompts &&
+           l->weight->format > GM_QUANT_bf16;
+}
+
 gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up, gm_activation *x, bool gelu,
                          const gm_linear *next) {
     const bool dense = !gate->int8 && (gate->weight->format <= GM_QUANT_bf16 || up->weight->format <= GM_QUANT_bf16);
@@ -220,10 +227,10 @@ gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up
         linear_apply_all(s, (const gm_linear *const[]){gate, up}, 2, x, y);
         return (gm_activation){.x = (gelu ? gm_geglu : gm_swiglu)(s, y[0], y[1])};
     }
-    const gm_dtype type = has_terms(next)        ? GM_FLOAT32
-                          : next->int8 && !dense ? GM_PACKED
-                          : next->bf16           ? GM_BFLOAT16
-                                                 : GM_FLOAT32;
+    const gm_dtype type = has_terms(next)                      ? GM_FLOAT32
+                          : next->int8 && !dense               ? GM_PACKED
+                          : next->bf16 || rounds_rows(s, next) ? GM_BFLOAT16
+                                                               : GM_FLOAT32;
     const gm_made_inputs rows = made_inputs(gate, x);
     gm_array *y = make_rows((const gm_linear *const[]){gate, up}, 2, x)
                       ? gm_made_glu(s, &rows, gate->weight, up->weight, gelu, type)

@@ -22,8 +22,9 @@
 #include "run/profile.h"
 
 #define KEPT_STEPS 4
-#define POLL_MS 20   /* how often a pass is interrupted to check for cancelled and timed-out members */
-#define LEAST_ROWS 8 /* of prompts in a pass, however small the gap */
+#define POLL_MS 20       /* how often a pass is interrupted to check for cancelled and timed-out members */
+#define SHARED_ROWS 2048 /* of prompts in a pass that members who decode wait for, without a gap */
+#define LEAST_ROWS 8     /* of prompts in a pass, however small the gap */
 #define LOGITS_FLOATS (INT64_C(1) << 24) /* of one pass with prompts; a decoding pass has as many as it needs */
 
 struct gm_decoder {
@@ -254,8 +255,10 @@ static gm_stream *next_prompt(const gm_decoder *d) {
 static int64_t prompt_rows(const gm_decoder *d) {
     const int64_t least = LEAST_ROWS < d->pass_rows ? LEAST_ROWS : d->pass_rows, left = d->pass_rows - d->n_in_pass;
     const int64_t most = left > least ? left : least; /* however many decode: prompts get on */
-    if (d->n_in_pass == 0 || d->gap_ns == 0)
+    if (d->n_in_pass == 0)
         return most;
+    if (d->gap_ns == 0)
+        return most < SHARED_ROWS ? most : SHARED_ROWS;
     const double fit = d->row_ns > 0 ? ((double)d->gap_ns - d->step_ns) / d->row_ns : LEAST_ROWS;
     const int64_t rows = fit > (double)LEAST_ROWS ? (int64_t)fit : LEAST_ROWS;
     return rows < most ? rows : most;

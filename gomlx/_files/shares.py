@@ -65,7 +65,7 @@ def divide(known: dict, count: int) -> tuple[Share, Share]:
     if count == 0:
         return whole, Share()
     if here == 0:
-        return Share(), whole
+        return Share(), Share(known["weight_bytes"], known["device_working_bytes"], layers)
     packed = [layer["packed_bytes"] for layer in known["layers"]]
     return (Share(known["before_layers_bytes"] + sum(packed[:here]), working, layers[:here]),
             Share(known["after_layers_bytes"] + sum(packed[here:]), working, layers[here:]))

@@ -40,9 +40,10 @@ size_t blaslt_workspace(const cuda_product_args *p);
 /* Starts a product by cuBLASLt, as cuda_start does, times `scale` where nothing is added; false: it is for own kernels.
  */
 bool blaslt_product(const cuda_product_args *p, float scale, void *workspace);
-/* The same of prompts' rows, of a 16-bit type, with float32 out: the same answer for a weight however many rows. */
+/* The same of prompts' rows, of a 16-bit type, with float32 out: the same answer for a weight however many rows, by the
+ * algorithm of its first `columns`. */
 size_t blaslt_prompt_workspace(int64_t columns, int64_t k);
-bool blaslt_prompt(const cuda_prompt_args *p, int type, void *workspace);
+bool blaslt_prompt(const cuda_prompt_args *p, int64_t columns, int type, void *workspace);
 /* What no kernel takes, and was not known when it was recorded; the device says so at the next call. */
 void cuda_refuse(const char *what);
 

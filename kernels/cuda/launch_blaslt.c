@@ -352,24 +352,28 @@ static product_shape prompt_shape(const cuda_prompt_args *p, int type, int64_t r
     s.add = p->residual ? ADD_MATRIX : p->bias ? ADD_BIAS : ADD_NOTHING;
     return s;
 }
-/* The plan for so many rows, with the algorithm of PROMPT_ROWS. */
-static product_plan *prompt_plan(const cuda_blaslt *l, struct cuda_products *all, const cuda_prompt_args *p, int type) {
-    const product_shape usual = prompt_shape(p, type, PROMPT_ROWS), wanted = prompt_shape(p, type, p->rows);
+/* The plan for so many rows and columns, with the algorithm of PROMPT_ROWS and of some of these columns. */
+static product_plan *prompt_plan(const cuda_blaslt *l, struct cuda_products *all, const cuda_prompt_args *p,
+                                 int64_t columns, int type) {
+    cuda_prompt_args some = *p;
+    some.columns = columns;
+    if (p->out_step == p->columns) some.out_step = columns;
+    const product_shape usual = prompt_shape(&some, type, PROMPT_ROWS), wanted = prompt_shape(p, type, p->rows);
     product_plan *plan = plan_of(l, all, &usual, p->bias);
-    if (!plan || p->rows == PROMPT_ROWS) return plan;
+    if (!plan || memcmp(&usual, &wanted, sizeof usual) == 0) return plan;
     const blaslt_algorithm algorithm = plan->algorithm;
     plan = plan_of(l, all, &wanted, p->bias);
     if (plan) plan->algorithm = algorithm;
     return plan;
 }
-bool blaslt_prompt(const cuda_prompt_args *p, int type, void *workspace) {
+bool blaslt_prompt(const cuda_prompt_args *p, int64_t columns, int type, void *workspace) {
     gm_device_state *d = cuda_issuing();
     const cuda_blaslt *l = workspace ? blaslt_open() : NULL;
     const bool aligned = p->out_step % 4 == 0 && p->k % 8 == 0 && is_aligned(p->out, 16) && is_aligned(p->x, 16) &&
                          is_aligned(p->w, 16) && is_aligned(p->bias, 16) && is_aligned(p->residual, 16);
     if (!d || !l || !aligned || p->up || (p->bias && p->residual)) return false;
     struct cuda_products *all = products_of(l, d);
-    const product_plan *plan = all && all->handle ? prompt_plan(l, all, p, type) : NULL;
+    const product_plan *plan = all && all->handle ? prompt_plan(l, all, p, columns, type) : NULL;
     if (!plan || !set_bias(l, plan, p->bias)) return false;
     const float alpha = 1, beta = p->residual ? 1 : 0;
     const int status = l->multiply(all->handle, plan->desc, &alpha, p->w, plan->a, p->x, plan->b, &beta,

@@ -58,7 +58,6 @@ static const int halves_dims[ATTENTION_DIMS] = {64, 128, 256};
 #define LAST_MERGES 48 /* shares, at most, of a few rows, where other processors would have nothing to do */
 #define FEW_HEADS 64   /* of keys, of all rows */
 #define MOST_WAVES 8
-#define MOST_ACROSS 65535 /* blocks of a grid in its second dimension */
 #define TILE_SHARED(dim) ((size_t)2 * 2 * ((dim) > 128 ? 32 : 64) * (size_t)(dim) * 2) /* two tiles of both */
 
 /* Which of halves_dims; -1: the kernels of decoder.cu. */
@@ -73,13 +72,13 @@ static cuda_kernel halves_kernel(const gm_attention_args *a, int dim, int which)
     const int type = a->kv_type == GM_T_F16 ? 0 : a->kv_type == GM_T_BF16 ? 1 : 2;
     return (cuda_kernel)(CUDA_attention_tile_f16_64 + dim * ATTENTION_KERNELS + 2 * type + which);
 }
-/* Prompts' rows by the tensor cores of sm_90a; false: it is for the other kernels. */
+/* Prompts' rows by the tensor cores of sm_90a; false: it is for the other kernels, whatever the number of tiles. */
 static bool start_prompt(const gm_attention_args *a, int dim, int64_t tiles) {
     const int64_t units = tiles * (a->n_heads / a->n_kv_heads), warps = CUDA_THREADS / 32;
     const int64_t blocks[3] = {a->n_kv_heads, blocks_of(units, warps), 1};
     const int type = a->kv_type == GM_T_F16 ? 0 : a->kv_type == GM_T_BF16 ? 1 : 2;
     const cuda_prompt_attention_args p = {*a, tiles};
-    if (halves_dims[dim] > 128 || a->softcap != 0 || blocks[1] > MOST_ACROSS || !cuda_has_wgmma()) return false;
+    if (halves_dims[dim] > 128 || a->softcap != 0 || !cuda_has_wgmma()) return false;
     cuda_start_grid((cuda_kernel)(CUDA_prompt_attention_f16_64 + 3 * dim + type), blocks, CUDA_THREADS,
                     (size_t)CUDA_PROMPT_MEMORY(halves_dims[dim]), &p);
     return true;

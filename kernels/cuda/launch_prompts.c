@@ -5,9 +5,11 @@
 #define TILE 128
 #define HALVES_SHARED (2 * 3 * TILE * (32 + 8) * 2)                /* product.cu: two operands, three stages */
 #define WGMMA_SHARED(lines) (4 * (TILE + (lines)) * 64 * 2 + 1024) /* four stages, and what aligns them */
-#define UNITS 2048                      /* of a piece of two weights whose products are made apart */
-#define MANY_TILES 264                  /* of 256 lines */
-#define PIECE_BYTES (INT64_C(64) << 20) /* of a weight, or of two */
+#define UNITS 2048                                                 /* of two weights whose products are made apart, */
+#define UNIT_ROWS 2048                                             /* of so many rows: they stay in the cache */
+#define FEW_ROWS 64                      /* of which the products with UNITS of a weight are too small for a card */
+#define MANY_TILES 264                   /* of 256 lines */
+#define PIECE_BYTES (INT64_C(128) << 20) /* of a weight, or of two */
 
 typedef struct {
     cuda_prompt_args product; /* of all of the weight */
@@ -38,10 +40,8 @@ static const void *piece_of(const prompt_job *job, int which, int64_t first, int
     cuda_start_rounded_rows(job->pieces[which], w, first, rows);
     return job->pieces[which];
 }
-/* A piece of out by cuBLASLt; false: by own kernels. */
-static bool by_library(const prompt_job *job, cuda_prompt_args p) {
-    if (!p.up) return blaslt_prompt(&p, job->type, job->workspace);
-    if (!job->workspace) return false;
+/* Units of both weights, by the algorithm of the first `some` of them. */
+static bool units_by_library(const prompt_job *job, cuda_prompt_args p, int64_t some) {
     const void *const weights[2] = {p.w, p.up};
     const cuda_prompt_units_args units = {.out = p.out,
                                           .gate = job->units[0],
@@ -58,10 +58,34 @@ static bool by_library(const prompt_job *job, cuda_prompt_args p) {
     for (int i = 0; i < 2; i++) {
         p.w = weights[i];
         p.out = job->units[i];
-        if (!blaslt_prompt(&p, job->type, job->workspace)) return false;
+        if (!blaslt_prompt(&p, some, job->type, job->workspace)) return false;
     }
     cuda_start_grid(CUDA_prompt_units, blocks, CUDA_THREADS, 0, &units);
     return true;
+}
+/* UNITS of UNIT_ROWS rows at a time, or as many of FEW_ROWS as have that algorithm: those alone fill no card. */
+static bool units_of_rows(const prompt_job *job, cuda_prompt_args p) {
+    const int64_t columns = p.columns, step = type_bytes(p.out_type);
+    for (int64_t first = 0; first < columns; first += p.columns) {
+        const int64_t left = columns - first, some = left < UNITS ? left : UNITS;
+        cuda_prompt_args part = p;
+        part.columns = p.columns = p.rows <= FEW_ROWS ? left / some * some : some;
+        for (int64_t rows = p.rows; rows > 0; rows -= UNIT_ROWS) {
+            part.rows = rows < UNIT_ROWS ? rows : UNIT_ROWS;
+            if (!units_by_library(job, part, some)) return false;
+            part.x = (const char *)part.x + part.rows * p.k * 2;
+            part.out = (char *)part.out + part.rows * p.out_step * step;
+        }
+        p.w = (const char *)p.w + p.columns * p.k * 2;
+        p.up = (const char *)p.up + p.columns * p.k * 2;
+        p.out = (char *)p.out + p.columns * step;
+    }
+    return true;
+}
+/* A piece of out by cuBLASLt; false: by own kernels. */
+static bool by_library(const prompt_job *job, cuda_prompt_args p) {
+    if (p.up) return job->workspace && units_of_rows(job, p);
+    return blaslt_prompt(&p, p.columns, job->type, job->workspace);
 }
 static void start_rows(const cuda_prompt_rows_args *rows) {
     cuda_start(CUDA_prompt_rows, blocks_of(rows->count / 8, CUDA_THREADS), CUDA_THREADS, 0, rows);
@@ -94,6 +118,8 @@ static void launch_prompt(const void *args, int64_t begin, int64_t end) {
 /* What a job needs besides; the weight's pieces are whole tiles. */
 static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form form, int64_t n) {
     const int64_t k = job->weight.k, tiles = PIECE_BYTES / ((job->up.data ? 4 : 2) * k * TILE);
+    const int64_t most = n < UNIT_ROWS ? n : UNIT_ROWS, few = n < FEW_ROWS ? n : FEW_ROWS, all = job->weight.rows;
+    const int64_t some = most * (all < UNITS ? all : UNITS), units = few * all > some ? few * all : some;
     const bool as_it_lies = lies(&job->weight) && (!job->up.data || job->up.format == job->weight.format);
     job->type = as_it_lies && job->weight.format == GM_QUANT_f16 ? GM_T_F16 : GM_T_BF16;
     job->floats = form == GM_FORM_F32 ? x : NULL;
@@ -107,11 +133,10 @@ static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form f
     const size_t library = blaslt_prompt_workspace(job->weight.rows, k);
     if (library && !(job->workspace = r->workspace(r, library))) return false;
     if (!as_it_lies) job->piece = (tiles ? tiles : 1) * TILE;
-    if (library && job->up.data && (as_it_lies || job->piece > UNITS)) job->piece = UNITS;
     if (job->piece > job->weight.rows) job->piece = job->weight.rows;
     for (int i = 0; i < (job->up.data ? 2 : 1); i++) {
         if (!as_it_lies && !(job->pieces[i] = r->workspace(r, (size_t)(job->piece * k) * 2))) return false;
-        if (library && job->up.data && !(job->units[i] = r->workspace(r, (size_t)(n * job->piece) * 4))) return false;
+        if (library && job->up.data && !(job->units[i] = r->workspace(r, (size_t)units * 4))) return false;
     }
     return r->launch(r, launch_prompt, job, sizeof *job, n, 0, 0);
 }

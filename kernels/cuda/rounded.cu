@@ -34,7 +34,8 @@ DEVICE void read_run(tiles_of_mxfp4, const cuda_format &, const char *tile, int 
         uint32_t pairs[4];
         tiles_of_mxfp4::floats_of(w.at[2 * run + r], pairs);
         UNROLL for (int j = 0; j < 8; j++)
-            out[r][j] = scale * (half_of_two(pairs[j / 2], j % 2) * 0x1p15f); /* a scale may be as large as can be */
+            /* A scale may be as large as can be, and there is no zero with a sign. */
+            out[r][j] = scale * (half_of_two(pairs[j / 2], j % 2) * 0x1p15f) + 0.0f;
     }
 }
 template <int GROUP, int TYPE>
@@ -77,37 +78,52 @@ DEVICE void read_run(tiles_of_q6_k, const cuda_format &, const char *tile, int l
         }
     }
 }
-/* To [run of 32] of a row, of which this lane has eight side by side, or two fours. */
-template <tile_order ORDER> DEVICE void put_eight(uint16_t *to, int t, const float (&values)[8]) {
-    typedef eights<ORDER> order;
-    constexpr int N = order::FAR == 4 ? 8 : 4;
-    pack<uint16_t, N> parts[8 / N];
-    UNROLL for (int j = 0; j < 8; j++) {
-        const int at = tile_value(ORDER, 0, j), part = N == 4 && at >= order::FAR;
-        parts[part].at[at - part * order::FAR] = bfloat_of_float(values[j]);
+/* The eight of a run of 32 of a row that a lane has, rounded: side by side, or two fours. */
+template <tile_order ORDER> struct rounded_eight {
+    static constexpr int FAR = eights<ORDER>::FAR, PARTS = FAR == 4 ? 1 : 2, WORDS = 4 / PARTS;
+    pack<uint32_t, WORDS> parts[PARTS];
+    METHOD void make(const float (&values)[8]) {
+        float in_order[8];
+        UNROLL for (int j = 0; j < 8; j++) {
+            const int at = tile_value(ORDER, 0, j);
+            in_order[at < FAR ? at : at - FAR + 4] = values[j];
+        }
+        UNROLL for (int i = 0; i < 4; i++)
+            parts[i / WORDS].at[i % WORDS] = two_bfloats(in_order[2 * i], in_order[2 * i + 1]);
     }
-    UNROLL for (int i = 0; i < 8 / N; i++)
-        *(pack<uint16_t, N> *)(to + order::place(t) + i * order::FAR) = parts[i];
-}
-/* A block has sixteen rows, a warp of it 256 along k. */
+    METHOD void put(uint16_t *to, int t) const {
+        UNROLL for (int i = 0; i < PARTS; i++)
+            *(pack<uint32_t, WORDS> *)(to + eights<ORDER>::place(t) + i * FAR) = parts[i];
+    }
+};
+/* A block has sixteen rows, a warp of it 256 along k, whose bytes it asks for in RUNS at once: a processor that has few
+ * of them under way waits for memory most of the time. */
+#define RUNS 4
 KERNEL(gm_rounded_tiles, cuda_rows_out_args, CUDA_THREADS) {
     const int64_t line = block_index() * TILED_ROWS, warps = CUDA_THREADS / WARP;
     const int64_t first = (block_index_y() * warps + thread_index() / WARP) * 256;
     const int lane = thread_index() % WARP;
+    if (first >= a.k) return;
     const auto put = [&](const auto &form) {
         typedef typename std::decay<decltype(form)>::type tiles;
-        const int64_t row_bytes = a.k / tiles::K * tiles::CHUNK;
-        const char *rows = (const char *)a.weight + (a.first + line) * row_bytes;
-        uint16_t *to = (uint16_t *)a.out + (line + lane / 4) * a.k;
-        UNROLL for (int i = 0; i < 256 / tiles::K; i++) {
-            const int64_t k = first + i * tiles::K;
-            if (k >= a.k) return;
-            const char *tile = rows + k / tiles::K * (TILED_ROWS * tiles::CHUNK);
-            UNROLL for (int run = 0; run < tiles::K / 32; run++) {
+        const char *rows = (const char *)a.weight + (a.first + line) * (a.k / tiles::K * tiles::CHUNK);
+        uint16_t *to = (uint16_t *)a.out + (line + lane / 4) * a.k + first;
+        const auto tile_of = [&](int run) { return run * 32 / tiles::K * tiles::K; };
+        UNROLL for (int begin = 0; begin < 8; begin += RUNS) {
+            rounded_eight<tiles::ORDER> made[RUNS][2];
+            UNROLL for (int i = 0; i < RUNS; i++) {
+                const int at = tile_of(begin + i);
+                const int64_t k = first + at < a.k ? first + at : first; /* behind the end: any that is there */
                 two_eights values;
-                read_run(form, a.format, tile, lane, run, values);
-                put_eight<tiles::ORDER>(to + k + run * 32, lane % 4, values[0]);
-                put_eight<tiles::ORDER>(to + k + run * 32 + 8 * a.k, lane % 4, values[1]);
+                read_run(form, a.format, rows + k / tiles::K * (TILED_ROWS * tiles::CHUNK), lane, begin + i - at / 32,
+                         values);
+                made[i][0].make(values[0]);
+                made[i][1].make(values[1]);
+            }
+            UNROLL for (int i = 0; i < RUNS; i++) {
+                if (first + tile_of(begin + i) >= a.k) continue;
+                made[i][0].put(to + (begin + i) * 32, lane % 4);
+                made[i][1].put(to + (begin + i) * 32 + 8 * a.k, lane % 4);
             }
         }
     };

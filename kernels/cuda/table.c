@@ -17,4 +17,5 @@ const gm_contracts contracts_cuda = {
     .packed_bytes = cuda_packed_bytes,
     .multiplies_bf16 = cuda_multiplies_bf16,
     .makes_rows = true,
+    .rounds_prompts = true,
 };

@@ -595,12 +595,32 @@ static void failures(void) {
     free_mixture(&m);
 }
 
+/* Rows of a prompt that were rounded before: a device may multiply them as they are, the processor as float32. */
+static void rounded_rows_of_prompts(void) {
+    stack t = make_stack(GM_QUANT_q8_0, false, false, 1, 40, 64);
+    gm_array *weight = t.one[0].weight, *y[2];
+    float x[3 * 64];
+    for (int i = 0; i < 3 * 64; i++)
+        x[i] = noise();
+    gm_scope *s = gm_scope_open();
+    gm_array *rounded = gm_astype(s, gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){3, 64}, x), GM_BFLOAT16);
+    CHECK(!gm_packed_matmul(s, rounded, weight, GM_NONE, GM_NONE)); /* of other rows there is no such product */
+    y[1] = gm_packed_matmul(s, gm_astype(s, rounded, GM_FLOAT32), weight, GM_NONE, GM_NONE);
+    scope_set_prompt(s, true);
+    y[0] = gm_packed_matmul(s, rounded, weight, GM_NONE, GM_NONE);
+    CHECK(y[0] && y[1] && gm_eval(y, 2) == GM_OK &&
+          memcmp(gm_array_data(y[0]), gm_array_data(y[1]), sizeof(float) * 3 * 40) == 0);
+    gm_scope_close(s);
+    free_stack(&t);
+}
+
 int main(int argc, char **argv) {
     CHECK(gm_init() == GM_OK);
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     formats(quick);
     shapes(quick);
     one_plan_for_every_routing();
+    rounded_rows_of_prompts();
     refusals();
     gm_set_cache_limit(0);
     failures();

@@ -123,14 +123,19 @@ EXPORT int cublasLtMatmulPreferenceSetAttribute(preference *p, int attribute, co
 }
 
 /* ---- products ---- */
-/* What a product is given, so that an algorithm is used for that alone; of prompts' rows for any number of them. */
+/* What a product is given, so that an algorithm is used for that alone; of prompts' rows for any number of them and of
+ * the weight's. */
 static uint64_t sum_of(const desc *d, const layout *a, const layout *b, const layout *c, const layout *out) {
     const layout *const all[] = {a, b, c, out};
     uint64_t sum = (uint64_t)(4 * d->turn_a + 2 * d->turn_b + d->epilogue);
     for (int i = 0; i < 4; i++) {
-        const uint64_t words[] = {(uint64_t)all[i]->type, (uint64_t)all[i]->batch,
-                                  all[i]->rows,           i && a->type != out->type ? 0 : all[i]->columns,
-                                  (uint64_t)all[i]->step, (uint64_t)all[i]->matrix};
+        const bool any = a->type != out->type, is_out = i > 1;
+        const uint64_t words[] = {(uint64_t)all[i]->type,
+                                  (uint64_t)all[i]->batch,
+                                  any && is_out ? 0 : all[i]->rows,
+                                  any ? 0 : all[i]->columns,
+                                  any && is_out ? 0 : (uint64_t)all[i]->step,
+                                  (uint64_t)all[i]->matrix};
         for (int w = 0; w < 6; w++)
             sum = sum * 31 + words[w];
     }

@@ -223,26 +223,7 @@ static void packed_product_case(int format, int c, bool whole) {
     RUN_IN_PLACE(packed_matmul, d, residual, tokens, out, residual, tokens * rows * 4);
     compare_out("over the residual", out, tokens * rows, GM_T_F32, rounds ? prompt_ulps : ulps, of_all);
 }
-/* Shapes that libraries multiply: a prompt's rows alone, and more of them or fewer. */
-static void large_prompt_case(int format, int64_t tokens, int64_t rows, int64_t k) {
-    const packed_pair w = random_packed(format, rows, k, false);
-    const operand x = random_operand(tokens * k, GM_T_F32, SMALL), out = operand_of((size_t)(tokens * rows) * 4);
-    gm_packed_matmul_args d = {.out = floats_of(out.device),
-                               .x = x.device,
-                               .weight = {.data = w.packed.device, .format = format, .rows = rows, .k = k},
-                               .prompt = true};
-    gm_packed_glu_args g = {.out = out.device, .x = x.device, .gate = d.weight, .up = d.weight, .prompt = true};
-    if (!device_cuda.contracts->packed_matmul(&device_recorder, &d, tokens))
-        failed++;
-    CHECK_ALONE(packed_matmul, d, k * 4, tokens, out, rows * 4);
-    if (!device_cuda.contracts->packed_glu(&device_recorder, &g, tokens))
-        failed++;
-    CHECK_ALONE(packed_glu, g, k * 4, tokens, out, rows * 4);
-}
 static void check_packed_matmul(void) {
-    const int64_t large = cases < 20 ? 256 : 2048;
-    for (int i = 0; i < 2; i++, free_memory())
-        large_prompt_case(i ? GM_QUANT_q4_0 : GM_QUANT_bf16, large / 8 + 9, large, 256);
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int c = 0; c < 1 + cases / 30; c++, free_memory())
             packed_product_case(format, c, false), packed_product_case(format, c, true);
@@ -378,7 +359,10 @@ static void packed_products_case(int format, int c, bool whole, int64_t k) {
     const int64_t tokens = random_tokens(21);
     const gm_row_form form = format == GM_QUANT_bf16 && (c + whole) % 2 ? GM_FORM_BF16 : GM_FORM_F32;
     const made_pair made = random_made_rows(tokens, k, c % 3 != 1, form);
-    const int other = format == GM_QUANT_q4_k ? GM_QUANT_q6_k : format; /* of the last */
+    const int blocks = format == GM_QUANT_q8_0 ? GM_QUANT_q4_0 : GM_QUANT_q8_0;
+    const int other = format == GM_QUANT_q4_k                 ? GM_QUANT_q6_k /* of the last */
+                      : format > GM_QUANT_bf16 && k % 32 == 0 ? blocks
+                                                              : format;
     gm_packed_products_args h = {.rows = made.host, .count = count}, d = {.rows = made.device, .count = count};
     operand outs[GM_PRODUCTS];
     for (int i = 0; i < count; i++) {

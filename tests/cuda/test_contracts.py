@@ -61,6 +61,7 @@ def test_products_by_cublaslt_equal_the_processor_s(program, engine):
     path = build_fake_blaslt(*engine.addresses)
     assert program("test_kernels", "20", "product", GOMLX_CUDA_BLASLT=path) == 40
     assert program("test_kernels", "6", "sdpa", GOMLX_CUDA_BLASLT=path) == 12
+    assert program("test_kernels", "1", "large_prompts", GOMLX_CUDA_BLASLT=path) > 20
 
 
 @pytest.mark.slow

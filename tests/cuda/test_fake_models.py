@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from architectures import CONFIGS
+from checkpoints import SMALL, random_weights, save_safetensors
 from device_models import GOLDEN, run_models
 from places import ROOT
 
@@ -40,6 +41,30 @@ def test_a_model_says_what_the_processor_s_says(run, kv_dtype):
             assert [one.tokens for one in together] == [[e[0] for e in one] for one in alone]
             assert [[np.float32(x).tobytes() for x in one.logprobs] for one in together] == \\
                    [[e[1] for e in one] for one in alone]
+    """)
+
+
+def test_prompts_are_large_passes(run, tmp_path):
+    """Of 4,096 rows, which share what is made of the weights; while others decode, of rows that these wait for."""
+    config = {**SMALL, "num_hidden_layers": 1, "max_position_embeddings": 8192}
+    save_safetensors(tmp_path, config, random_weights(config))
+    run(f"""
+        model = gomlx._gomlx.load_model({str(tmp_path)!r}, device=1)
+        def passes_of(n, beside=False):
+            decoder, passes = model.new_decoder(), 0
+            def begin(ids, tokens):
+                decoder.add(stream := gomlx._gomlx.stream(model.new_session(), None, ids, max_tokens=tokens))
+                return stream
+            other = begin([5], 50) if beside else None
+            while beside and not any(stream is other for stream, _ in decoder.events()):
+                pass
+            prompt = begin([7] * n, 1)
+            while not any(stream is prompt for stream, _ in decoder.events()):
+                passes += not decoder.running
+                assert passes < 50
+            return passes
+        assert passes_of(4096) == passes_of(9) < passes_of(4097)
+        assert passes_of(2048, beside=True) == passes_of(9, beside=True) < passes_of(2049, beside=True)
     """)
 
 
@@ -231,6 +256,7 @@ def test_a_plan_is_of_a_device(run):
         plan, free = gomlx.plan_memory(device="cuda:1"), gomlx._gomlx._describe_device(2)["free"]
         assert plan.device == "cuda:1" and plan.budget_bytes == free and "free on cuda:1, Fake device" in plan.why
         assert gomlx.plan_memory().device == gomlx.plan_memory(device="cpu").device == "cpu"
+        assert plan.working_bytes > 4096 // 512 * gomlx.plan_memory(device="cpu").working_bytes     # rows of a pass
         small = gomlx.plan_memory(device="cuda", budget=1000)
         assert not small.fits and small.device == "cuda:0" and small.budget_from == "given"
         for wrong in ("auto", "cuda:9", "tpu"):

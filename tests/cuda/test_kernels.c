@@ -8,6 +8,7 @@
 #include "order_checks.h"
 #include "packed_checks.h"
 #include "product_checks.h"
+#include "prompt_checks.h"
 #include "reduction_checks.h"
 
 static const struct {
@@ -46,6 +47,8 @@ static const struct {
     {"pack", check_pack, "equal bits of rows out of it"},
     {"embed", check_embed, "equal bits"},
     {"dequantize", check_dequantize, "equal bits"},
+    {"rounded_rows", check_rounded_rows, "equal bits"},
+    {"large_prompts", check_large_prompts, "a row's bits are those it has alone"},
     {"packed_matmul", check_packed_matmul,
      "256 ulp of 1, of tiles 1024 of the largest, of prompts eight bits; a row's bits are those it has alone"},
     {"packed_glu", check_packed_glu,

@@ -140,11 +140,15 @@ gm_status check_packed_terms(const char *op, const gm_array *x, const gm_array *
     return GM_OK;
 }
 
+/* Rows of a prompt, rounded by who made them, where a product would round float32 ones. */
+static bool rounded_before(const gm_array *x, const gm_array *w, const product_param *p) {
+    return p->prompt && is_bf16(x) && w->format > GM_QUANT_bf16;
+}
 static gm_status product_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
-    (void)param;
     const gm_array *x = in[0], *w = in[1];
-    GM_TRY(check_packed_product("packed_matmul", x, packed_form(x), w));
+    const gm_row_form form = rounded_before(x, w, param) ? GM_FORM_F32 : packed_form(x);
+    GM_TRY(check_packed_product("packed_matmul", x, form, w));
     out->dtype = GM_FLOAT32;
     out->ndim = 2;
     out->shape[0] = x->shape[0];
@@ -152,12 +156,12 @@ static gm_status product_infer(gm_array *const *in, int n_in, const void *param,
     return check_packed_terms("packed_matmul", x, w, in[2], in[3]);
 }
 
-/* The rows of x as kernels read them. */
-static gm_status product_rows(gm_queue *q, const gm_array *x, const void **data) {
+/* The rows of x as kernels read them, in a form: x's own, or float32. */
+static gm_status product_rows(gm_queue *q, const gm_array *x, gm_row_form form, const void **data) {
     const float *floats;
-    if (x->dtype != GM_FLOAT32) {
-        if (!is_int8(x))
-            return dense_operand(q, x, data);
+    if (form == GM_FORM_BF16)
+        return dense_operand(q, x, data);
+    if (form == GM_FORM_INT8) {
         *data = array_ptr(x);
         return GM_OK;
     }
@@ -180,13 +184,15 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0], *w = out->in[1], *bias = out->in[2], *residual = out->in[3];
     const float *bias_data = NULL, *residual_data = NULL;
     const void *data;
+    const bool widened = rounded_before(x, w, out->param) && !queue_recorder(q)->contracts->rounds_prompts;
+    const gm_row_form form = widened ? GM_FORM_F32 : packed_form(x);
     if (!array_is_none(bias))
         GM_TRY(float_operand(q, bias, &bias_data));
     if (!array_is_none(residual))
         GM_TRY(float_operand(q, residual, &residual_data));
-    GM_TRY(product_rows(q, x, &data));
+    GM_TRY(product_rows(q, x, form, &data));
     GM_TRY(array_is_none(residual) ? array_alloc(out, q) : array_alloc_like(out, q, 3));
-    return DISPATCH(q, packed_matmul, x->shape[0], .out = array_ptr(out), .x = data, .form = packed_form(x),
+    return DISPATCH(q, packed_matmul, x->shape[0], .out = array_ptr(out), .x = data, .form = form,
                     .weight = matrix_of(w), .bias = bias_data, .residual = residual_data,
                     .prompt = ((const product_param *)out->param)->prompt);
 }
@@ -303,7 +309,7 @@ static gm_status glu_eval(gm_array *out, gm_queue *q) {
     const glu_param *p = out->param;
     const gm_array *x = out->in[0];
     const void *data;
-    GM_TRY(product_rows(q, x, &data));
+    GM_TRY(product_rows(q, x, packed_form(x), &data));
     GM_TRY(array_alloc(out, q));
     return DISPATCH(q, packed_glu, x->shape[0], .out = array_ptr(out), .out_form = packed_form(out), .x = data,
                     .form = packed_form(x), .gate = matrix_of(out->in[1]), .up = matrix_of(out->in[2]),
