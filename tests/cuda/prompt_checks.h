@@ -44,8 +44,9 @@ static void rounded_rows_case(int format, int64_t rows, int64_t k, int64_t first
 }
 static void check_rounded_rows(void) {
     for (int format = GM_QUANT_bf16 + 1; format < GM_QUANT_COUNT; format++, free_memory()) {
-        rounded_rows_case(format, 1 + below(40), random_k(format), 0);
-        rounded_rows_case(format, 32, whole_k(format), 16);
+        const int64_t tile = gm_quants[format].values < 64 ? 64 : gm_quants[format].values;
+        rounded_rows_case(format, 1 + below(9), random_k(format), 0);
+        rounded_rows_case(format, 32, tile * (1 + below(tile < 256 ? 9 : 3)), 16);
     }
 }
 
