@@ -1,9 +1,11 @@
 /* launch_training.c - what training asks for beyond what decoders do. */
 #include "cpu/launch.h"
 
+/* How many blocks of keys there are, at most: where sequences end is data. */
+static int64_t key_blocks(const gm_sequence_attention_args *a) { return a->n / GM_SEQUENCE_KEYS + a->sequences; }
 /* Keys and values as products read them that are rounded, `forms` of each block, before a fence. */
 static uint16_t *round_keys(gm_recorder *r, const gm_sequence_attention_args *a, int forms) {
-    const int64_t tasks = (a->n / GM_SEQUENCE_KEYS + a->sequences) * a->n_kv_heads; /* at most, as below */
+    const int64_t tasks = key_blocks(a) * a->n_kv_heads;
     const int64_t items = tasks * forms * kernels_sequence_items(a->dim);
     const gm_rounded_attention_keys_args keys = {*a, r->workspace(r, (size_t)items * sizeof *keys.keys), forms};
     return keys.keys && LAUNCH(r, rounded_attention_keys, &keys, tasks, 1, LAUNCH_PART) ? keys.keys : NULL;
@@ -36,54 +38,61 @@ static bool head_sum(gm_recorder *r, const gm_sequence_head_sum_args *sum, float
 }
 
 #define BACK_WORK ((int64_t)1 << 28) /* keys x rows x dim of a head in a launch, at most: some tens of milliseconds */
+#define ROUNDED_BACK_WORK (4 * BACK_WORK) /* the same of rounded products */
 
-/* Keys of a sequence in a launch: a multiple of `of`. */
-static int64_t back_keys(const gm_sequence_attention_args *a, int64_t of) {
-    const int64_t some = BACK_WORK / (a->n * a->dim + 1) / of * of;
+/* How much of a sequence goes in a launch: a multiple of `of`. */
+static int64_t back_some(int64_t work, const gm_sequence_attention_args *a, int64_t of) {
+    const int64_t some = work / (a->n * a->dim + 1) / of * of;
     return some ? some : of;
 }
-/* The launches go one after another: rows are added to by each. */
+/* Cotangents of queries, keys and values where heads that share keys go side by side, each with its own cotangents of
+ * them, which are added then. The launches go one after another: rows are added to by each. */
 static bool exact_back(gm_recorder *r, const gm_sequence_attention_grad_args *a, const float *delta) {
     const gm_sequence_attention_args *f = &a->forward;
-    gm_sequence_attention_back_args back = {.grad = *a, .delta = delta, .keys = back_keys(f, GM_SEQUENCE_KEYS)};
-    if (!launch_workspaces(r, kernels_sequence_workspace_bytes(f->dim), &back.workspaces)) return false;
+    const size_t bytes = (size_t)(f->n * f->n_heads * f->dim) * sizeof(float) + 1;
+    gm_sequence_attention_back_args back = {
+        .grad = *a, .delta = delta, .keys = back_some(BACK_WORK, f, GM_SEQUENCE_KEYS)};
+    back.grad.dk = r->workspace(r, bytes);
+    back.grad.dv = back.grad.dk ? r->workspace(r, bytes) : NULL;
+    if (!back.grad.dv || !launch_workspaces(r, kernels_sequence_workspace_bytes(f->dim), &back.workspaces))
+        return false;
     r->fence(r);
     for (; back.first_key < f->n; back.first_key += back.keys) {
         if (!LAUNCH(r, sequence_attention_back, &back, f->sequences * f->n_heads, 1, 0)) return false;
         r->fence(r);
     }
-    return true;
+    const gm_sequence_head_sum_args sum = {
+        .n = f->n, .n_heads = f->n_heads, .n_kv_heads = f->n_kv_heads, .dim = f->dim};
+    return head_sum(r, &sum, a->dk, back.grad.dk) && head_sum(r, &sum, a->dv, back.grad.dv);
 }
+/* The same where heads that share keys go one after another, and rows in parts. */
 static bool rounded_back(gm_recorder *r, const gm_sequence_attention_grad_args *a, const float *delta) {
     const gm_sequence_attention_args *f = &a->forward;
-    const int64_t tasks = f->sequences * f->n_heads, bytes = kernels_rounded_back_bytes(f->dim, f->n);
-    gm_rounded_attention_back_args back = {
-        .grad = *a, .delta = delta, .n_keys = back_keys(f, GM_SEQUENCE_SPAN), .keys = round_keys(r, f, GM_KEYS_BACK)};
-    if (!back.keys || !launch_some_workspaces(r, tasks, bytes, &back.workspaces)) return false;
+    const int64_t parts = kernels_back_parts(f->n_kv_heads), tasks = f->sequences * f->n_kv_heads * parts,
+                  blocks = key_blocks(f) * f->n_kv_heads, work = ROUNDED_BACK_WORK / (f->n_heads / f->n_kv_heads);
+    gm_rounded_attention_back_args back = {.grad = *a,
+                                           .delta = delta,
+                                           .rows = back_some(work, f, kernels_back_span(f->dim)),
+                                           .keys = round_keys(r, f, GM_KEYS_BACK)};
+    if (!back.keys || !launch_some_workspaces(r, tasks, kernels_rounded_back_bytes(f->dim), &back.workspaces))
+        return false;
+    back.sums = r->workspace(r, (size_t)(blocks * parts * 2 * kernels_sequence_items(f->dim)) * sizeof *back.sums);
+    if (!back.sums) return false;
     r->fence(r);
-    for (; back.first_key < f->n; back.first_key += back.n_keys) {
+    for (; back.first_row < f->n; back.first_row += back.rows) {
         if (!LAUNCH(r, rounded_attention_back, &back, tasks, 1, 0)) return false;
         r->fence(r);
     }
-    return true;
+    return LAUNCH(r, rounded_attention_sum, &back, blocks, 1, LAUNCH_PART);
 }
 
-/* Heads that share keys and values go side by side, each with its own cotangents of them, which are added then. */
 bool cpu_sequence_attention_grad(gm_recorder *r, const gm_sequence_attention_grad_args *a, int64_t n) {
     const gm_sequence_attention_args *f = &a->forward;
-    const size_t bytes = (size_t)(n * f->n_heads * f->dim) * sizeof(float) + 1;
-    gm_sequence_attention_grad_args heads = *a;
-    heads.dk = r->workspace(r, bytes);
-    heads.dv = heads.dk ? r->workspace(r, bytes) : NULL;
-    const gm_sequence_attention_delta_args delta = {
-        heads, heads.dv ? r->workspace(r, (size_t)(n * f->n_heads) * sizeof(float) + 1) : NULL};
-    if (!delta.delta ||
-        !LAUNCH(r, sequence_attention_delta, &delta, n, 1 + GRAIN_LIGHT / ((int64_t)f->n_heads * f->dim),
-                LAUNCH_PART) ||
-        !(f->rounded ? rounded_back : exact_back)(r, &heads, delta.delta))
-        return false;
-    const gm_sequence_head_sum_args sum = {.n = n, .n_heads = f->n_heads, .n_kv_heads = f->n_kv_heads, .dim = f->dim};
-    return head_sum(r, &sum, a->dk, heads.dk) && head_sum(r, &sum, a->dv, heads.dv);
+    const gm_sequence_attention_delta_args delta = {*a, r->workspace(r, (size_t)(n * f->n_heads) * sizeof(float) + 1)};
+    return delta.delta &&
+           LAUNCH(r, sequence_attention_delta, &delta, n, 1 + GRAIN_LIGHT / ((int64_t)f->n_heads * f->dim),
+                  LAUNCH_PART) &&
+           (f->rounded ? rounded_back : exact_back)(r, a, delta.delta);
 }
 
 /* ---- recurrent layers ---- */

@@ -531,7 +531,6 @@ static inline int64_t kernels_sequence_workspace_bytes(int64_t dim) {
 }
 /* The same where products are rounded. Blocks are GM_SEQUENCE_KEYS keys, or rows. keys: factors of each block of them,
  * [blocks][n_kv_heads][forms], kernels_sequence_items each. */
-#define GM_SEQUENCE_SPAN 256 /* keys that rows are gone over for at once, at most: whole blocks */
 enum { GM_KEYS_FORWARD = 2, GM_KEYS_BACK = 3, GM_ROW_FORMS = 4 };
 typedef struct {
     gm_sequence_attention_args attention;
@@ -543,23 +542,35 @@ typedef struct {
     const uint16_t *keys;
     gm_workspaces workspaces; /* of kernels_rounded_forward_bytes */
 } gm_rounded_attention_forward_args;
-/* Scores and weights of a block, two numbers of each of its rows, what these sum, and the rows as a factor. */
+#define GM_SEQUENCE_STRIP (2 * GM_TILE_LINES) /* rows whose scores with a block of keys are in the nearest cache */
+/* Scores and weights of a strip, two numbers of each row of a block, what they sum, and the rows as a factor. */
 static inline int64_t kernels_rounded_forward_bytes(int64_t dim) {
-    return GM_SEQUENCE_KEYS * (GM_SEQUENCE_KEYS * (4 + 2) + 2 * 4) + kernels_sequence_items(dim) * (4 + 2);
+    return GM_SEQUENCE_KEYS * (GM_SEQUENCE_STRIP * (4 + 2) + 2 * 4) + kernels_sequence_items(dim) * (4 + 2);
+}
+/* Rows of each sequence and of the heads that share keys go in parts, of about as many products, which sum dk and dv
+ * each for itself: at most GM_BACK_PARTS, so that processors have as much to do each where heads are few. */
+#define GM_BACK_PARTS 4
+static inline int64_t kernels_back_parts(int64_t n_kv_heads) {
+    return n_kv_heads >= 8 ? 1 : n_kv_heads >= 4 ? 2 : GM_BACK_PARTS;
+}
+/* Rows of a part that go over all keys at once, whole blocks: with all that they need they are in a thread's cache. */
+static inline int64_t kernels_back_span(int64_t dim) {
+    const int64_t blocks = (1 << 15) / GM_SEQUENCE_KEYS / dim;
+    return GM_SEQUENCE_KEYS * (blocks < 1 ? 1 : blocks < 8 ? blocks : 8);
 }
 typedef struct {
-    gm_sequence_attention_grad_args grad; /* dk and dv as above */
+    gm_sequence_attention_grad_args grad;
     const uint16_t *keys;
     const float *delta;
-    int64_t first_key, n_keys; /* of each sequence, whole spans */
-    gm_workspaces workspaces;  /* of kernels_rounded_back_bytes */
+    float *sums;              /* [blocks][n_kv_heads][parts][2], kernels_sequence_items each */
+    int64_t first_row, rows;  /* of each part, whole spans */
+    gm_workspaces workspaces; /* of kernels_rounded_back_bytes */
 } gm_rounded_attention_back_args;
-/* Likewise, with what is summed for a block of rows and for a span of keys, and all rows of a head as factors. */
-static inline int64_t kernels_rounded_back_bytes(int64_t dim, int64_t rows) {
-    const int64_t sums = 1 + 2 * GM_SEQUENCE_SPAN / GM_SEQUENCE_KEYS,
-                  forms = GM_ROW_FORMS * kernels_tiles(rows, GM_SEQUENCE_KEYS);
-    return GM_SEQUENCE_KEYS * (GM_SEQUENCE_KEYS * (2 * 4 + 3 * 2) + 2 * 4) +
-           kernels_sequence_items(dim) * (sums * 4 + forms * 2);
+/* Likewise, of a strip of rows, with the weights of a span of them, what it sums, and its rows as factors. */
+static inline int64_t kernels_rounded_back_bytes(int64_t dim) {
+    const int64_t strip = GM_SEQUENCE_KEYS * GM_SEQUENCE_STRIP, span = kernels_back_span(dim);
+    return strip * (2 * 4 + 2) + span * (2 * 4 + 2 * 2 * GM_SEQUENCE_KEYS) +
+           span / GM_SEQUENCE_KEYS * kernels_sequence_items(dim) * (4 + GM_ROW_FORMS * 2);
 }
 typedef struct { /* out [n, n_kv_heads, dim], heads [n_heads, n, dim] */
     float *out;

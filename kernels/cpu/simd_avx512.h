@@ -265,6 +265,12 @@ ALWAYS_INLINE void vf_store_pairs_bf16(uint16_t *p, vf v) {
 ALWAYS_INLINE void vf_store_pairs_bf16_part(uint16_t *p, vf v, int64_t n) {
     _mm256_mask_storeu_epi16(p, vm_first(n), (__m256i)_mm512_cvtneps_pbh(v));
 }
+/* Both so. */
+ALWAYS_INLINE void vf_store_two_bf16(uint16_t *p, uint16_t *q, vf v, vf w) {
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(w, v);
+    _mm256_storeu_si256((__m256i *)p, _mm512_castsi512_si256(both));
+    _mm256_storeu_si256((__m256i *)q, _mm512_extracti64x4_epi64(both, 1));
+}
 /* out: 2 * V_N pairs of the first n items (n <= 2 * V_N) of two rows; those of an odd row that is NULL are zeros. */
 ALWAYS_INLINE void vf_pair_rows(const uint16_t *even, const uint16_t *odd, int64_t n, vf *out) {
     const __mmask32 m = n >= 32 ? 0xffffffffu : (1u << n) - 1;
