@@ -185,6 +185,13 @@ static void check_product(const matrix *m, bool turned, int64_t tokens, int64_t 
         good &= !memcmp(&want, out + i, 4) || (want == 0 && out[i] == 0);
     }
     check(good, "rounded_product: onto", t->isa, m->format, m->rows, m->k, tokens);
+    float *sums = malloc((size_t)(tokens * width) * 4); /* of the same numbers, given as a residual without a bias */
+    memcpy(sums, out, (size_t)(tokens * width) * 4);
+    a.onto = false, a.bias = NULL, a.residual = residual;
+    t->rounded_product(&a, 0, pieces);
+    good = !memcmp(sums, out, (size_t)(tokens * width) * 4);
+    check(good, "rounded_product: a residual alone", t->isa, m->format, m->rows, m->k, tokens);
+    free(sums);
     guarded_free(&gx), guarded_free(&gt), guarded_free(&go), guarded_free(&gw);
     free(bias), free(residual);
 }
