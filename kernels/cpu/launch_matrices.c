@@ -299,9 +299,10 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
 }
 
 /* ---- the loss of such products ---- */
-#define LOSS_SHARE 256                 /* rows of x that share what is unpacked, about: what they sum is in a cache */
-#define LEAST_LOSS_SHARE 64            /* where threads are many */
-#define LOSS_ROWS 1024                 /* of x at a time, at most */
+#define LOSS_SHARE 512      /* rows of x that share what is unpacked, about: what they sum is in a cache */
+#define LEAST_LOSS_SHARE 64 /* where threads are many */
+#define LOSS_ROWS 1024      /* of x at a time, at most, and at least */
+#define LEAST_LOSS_ROWS 128
 #define LOSS_BYTES ((int64_t)16 << 20) /* of what is summed, about */
 #define LOSS_SLAB (GM_LOSS_PARTS * GM_LOSS_RUN)
 
@@ -309,7 +310,7 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
 static int64_t loss_rows(int64_t parts, int64_t k, int64_t n) {
     const int64_t lines = 2 * GM_TILE_LINES, bytes = parts * kernels_loss_floats(k) * (int64_t)sizeof(float);
     int64_t rows = LOSS_BYTES / bytes * lines;
-    rows = rows < LOSS_SHARE / 2 ? LOSS_SHARE / 2 : rows > LOSS_ROWS ? LOSS_ROWS : rows;
+    rows = rows < LEAST_LOSS_ROWS ? LEAST_LOSS_ROWS : rows > LOSS_ROWS ? LOSS_ROWS : rows;
     return rows < n ? rows : n;
 }
 static int64_t loss_share(const gm_recorder *r, int64_t parts, int64_t n) {
