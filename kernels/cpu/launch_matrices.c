@@ -184,15 +184,30 @@ bool cpu_packed_matmul_columns(gm_recorder *r, const gm_packed_matmul_columns_ar
 }
 
 /* ---- products of numbers rounded to bfloat16 ---- */
-#define ROUNDED_SHARE 256 /* rows of x that share what is unpacked, at least */
-#define ROUNDED_PIECES 2  /* for each thread, where rows of x are enough: each unpacks its columns anew */
+#define ROUNDED_SHARE 256                /* rows of x that share what is unpacked, at least */
+#define ROUNDED_BYTES ((int64_t)7 << 17) /* of a thread's cache for what is unpacked */
+#define ROUNDED_SLABS 6                  /* of a workspace for it */
+#define ROUNDED_PIECES 2 /* for each thread, where rows of x are enough: each unpacks its columns anew */
 
-static int64_t rounded_share(const gm_recorder *r, int64_t width, int64_t tokens) {
-    const int64_t blocks = kernels_tiles(width, GM_ROUNDED_COLUMNS), most = tokens / ROUNDED_SHARE;
-    const int64_t wanted = kernels_tiles(ROUNDED_PIECES * r->threads(r), blocks),
-                  shares = wanted < most ? wanted : most;
-    const int64_t lines = 2 * GM_TILE_LINES;
-    return shares > 1 ? kernels_tiles(kernels_tiles(tokens, shares), lines) * lines : tokens;
+/* Rows of a piece, where as many pieces as `wanted` go side by side, each time `blocks`, as far as rows are enough. */
+static int64_t rounded_share(int64_t wanted, int64_t blocks, int64_t tokens) {
+    const int64_t most = tokens / ROUNDED_SHARE, shares = kernels_tiles(wanted, blocks);
+    const int64_t lines = 2 * GM_TILE_LINES, some = shares < most ? shares : most;
+    return some > 1 ? kernels_tiles(kernels_tiles(tokens, some), lines) * lines : tokens;
+}
+/* Columns of a piece, so that x is read seldom: as many as leave each thread as much as any other and lie in its cache
+ * unpacked; else few, of which threads take one after another. */
+static void rounded_cut(const gm_recorder *r, gm_rounded_product_args *part, int64_t width, int64_t depth) {
+    const int64_t blocks = kernels_tiles(width, GM_ROUNDED_COLUMNS), threads = r->threads(r);
+    const int64_t fit = ROUNDED_BYTES / (2 * GM_ROUNDED_COLUMNS * depth + 1),
+                  most = ROUNDED_SLABS / (1 + depth / GM_ROUNDED_K);
+    int64_t some = fit < most ? fit : most;
+    for (some = some < blocks ? some : blocks; some > 1; some--) {
+        part->share = rounded_share(threads, kernels_tiles(blocks, some), part->tokens);
+        if (blocks % some == 0 && blocks / some * kernels_tiles(part->tokens, part->share) % threads == 0) break;
+    }
+    if (some <= 1) part->share = rounded_share(ROUNDED_PIECES * threads, blocks, part->tokens);
+    part->columns = (some > 1 ? some : 1) * GM_ROUNDED_COLUMNS;
 }
 
 /* x [n, k] as tiles, between fences, and what it is times the term's first matrix from row `row` of its k on. */
@@ -246,9 +261,10 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
     const uint16_t *up;
     gm_rounded_low low;
     void *memory;
+    if (w->rows > 0) rounded_cut(r, &part, !a->turned ? width : slab < w->rows ? slab : w->rows, depth);
     if (!rounded_term(r, a, n, &low, &up)) return false;
     if (!tiles || !slab_workspace(r, w, slab, &memory) ||
-        !launch_workspaces(r, kernels_rounded_workspace_bytes(depth), &part.workspaces))
+        !launch_workspaces(r, kernels_rounded_workspace_bytes(depth, part.columns), &part.workspaces))
         return false;
     part.x = tiles;
     if (a->turned) {
@@ -263,7 +279,6 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
         part.onto = !a->turned && row > 0;
         part.bias = a->bias ? a->bias + across : NULL;
         part.residual = a->residual ? a->residual + across : NULL;
-        part.share = rounded_share(r, a->turned ? part.rows : width, n);
         part.up = up ? up + across / GM_TILE_LINES * GM_TILE_ITEMS : NULL;
         part.low = low.tiles && (a->turned || row + slab >= w->rows) ? low.tiles : NULL;
         r->fence(r);
@@ -276,7 +291,7 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
         }
         if (!slab_pack(r, w, row, part.rows, memory, &part.weight)) return false;
         r->fence(r);
-        const int64_t blocks = kernels_tiles(a->turned ? part.rows : width, GM_ROUNDED_COLUMNS);
+        const int64_t blocks = kernels_tiles(a->turned ? part.rows : width, part.columns);
         if (!LAUNCH(r, rounded_product, &part, kernels_tiles(n, part.share) * blocks, 1, format_flags(w->format)))
             return false;
     }
@@ -284,9 +299,10 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
 }
 
 /* ---- the loss of such products ---- */
-#define LOSS_SHARE 256                 /* rows of x that share what is unpacked, about: what they sum is in a cache */
-#define LEAST_LOSS_SHARE 64            /* where threads are many */
-#define LOSS_ROWS 1024                 /* of x at a time, at most */
+#define LOSS_SHARE 512      /* rows of x that share what is unpacked, about: what they sum is in a cache */
+#define LEAST_LOSS_SHARE 64 /* where threads are many */
+#define LOSS_ROWS 1024      /* of x at a time, at most, and at least */
+#define LEAST_LOSS_ROWS 128
 #define LOSS_BYTES ((int64_t)16 << 20) /* of what is summed, about */
 #define LOSS_SLAB (GM_LOSS_PARTS * GM_LOSS_RUN)
 
@@ -294,7 +310,7 @@ bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t
 static int64_t loss_rows(int64_t parts, int64_t k, int64_t n) {
     const int64_t lines = 2 * GM_TILE_LINES, bytes = parts * kernels_loss_floats(k) * (int64_t)sizeof(float);
     int64_t rows = LOSS_BYTES / bytes * lines;
-    rows = rows < LOSS_SHARE / 2 ? LOSS_SHARE / 2 : rows > LOSS_ROWS ? LOSS_ROWS : rows;
+    rows = rows < LEAST_LOSS_ROWS ? LEAST_LOSS_ROWS : rows > LOSS_ROWS ? LOSS_ROWS : rows;
     return rows < n ? rows : n;
 }
 static int64_t loss_share(const gm_recorder *r, int64_t parts, int64_t n) {

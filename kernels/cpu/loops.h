@@ -238,9 +238,10 @@ typedef struct {
 #define GM_ROUNDED_SLAB_BYTES (2 * GM_ROUNDED_K * GM_ROUNDED_COLUMNS)
 #define GM_ROUNDED_SLABS 4 /* one after another along k, which rows go over at once, at most */
 #define GM_ROUNDED_SUM_BYTES (4 * 2 * GM_TILE_LINES * GM_ROUNDED_COLUMNS)
-static inline int64_t kernels_rounded_workspace_bytes(int64_t depth) {
-    const int64_t slabs = (depth + GM_ROUNDED_K - 1) / GM_ROUNDED_K;
-    return GM_ROUNDED_SUM_BYTES + GM_ROUNDED_SLAB_BYTES * (slabs < GM_ROUNDED_SLABS ? slabs : GM_ROUNDED_SLABS);
+static inline int64_t kernels_rounded_workspace_bytes(int64_t depth, int64_t columns) {
+    const int64_t slabs = (depth + GM_ROUNDED_K - 1) / GM_ROUNDED_K, blocks = columns / GM_ROUNDED_COLUMNS;
+    return GM_ROUNDED_SUM_BYTES +
+           blocks * GM_ROUNDED_SLAB_BYTES * (slabs < GM_ROUNDED_SLABS ? slabs : GM_ROUNDED_SLABS);
 }
 static inline int64_t kernels_tiles(int64_t n, int64_t of) { return (n + of - 1) / of; }
 /* Bytes of the tiles of x [rows, k]; rows that are filled up are zeros. */
@@ -285,15 +286,16 @@ typedef struct {
     int64_t tiles;
 } gm_rounded_unpack_args;
 /* out [tokens, rows] = x @ weight.T where turned, else out [tokens, k] = x @ weight, or that more than out has (onto).
- * A piece of the range is `share` rows of x, whole tiles, by GM_ROUNDED_COLUMNS columns of out; the bits do not depend
- * on it. A workspace has kernels_rounded_workspace_bytes of what is summed along, k or rows. */
+ * A piece of the range is `share` rows of x, whole tiles, by `columns` of out, a multiple of GM_ROUNDED_COLUMNS; the
+ * bits do not depend on these. A workspace has kernels_rounded_workspace_bytes of what is summed along, k or rows, and
+ * `columns`. */
 typedef struct {
     float *out;
     int64_t out_row;
     const uint16_t *x; /* tiles */
     const void *weight;
     int format;
-    int64_t rows, k, tokens, share;
+    int64_t rows, k, tokens, share, columns;
     bool turned, onto;
     const float *bias, *residual; /* as in the contract */
     const uint16_t *low, *up;     /* of the term: a tile for each 16 rows, and for each 16 columns of out; or NULL */

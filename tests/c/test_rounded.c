@@ -137,8 +137,9 @@ static float sum_of(const matrix *m, bool turned, const float *x, int64_t line, 
 static void check_product(const matrix *m, bool turned, int64_t tokens, int64_t share, bool adds) {
     const gm_kernels *t = m->t;
     const int64_t width = turned ? m->rows : m->k, depth = turned ? m->k : m->rows;
-    const int64_t pieces = kernels_tiles(tokens, share) * kernels_tiles(width, GM_ROUNDED_COLUMNS);
-    const int64_t bytes = kernels_rounded_workspace_bytes(depth);
+    const int64_t columns = (1 + turned) * GM_ROUNDED_COLUMNS;
+    const int64_t pieces = kernels_tiles(tokens, share) * kernels_tiles(width, columns);
+    const int64_t bytes = kernels_rounded_workspace_bytes(depth, columns);
     guarded gx, gt, go, gw;
     float *x = guarded_new(&gx, (size_t)(tokens * depth) * 4), *out = guarded_new(&go, (size_t)(tokens * width) * 4);
     float *bias = malloc((size_t)width * 4), *residual = malloc((size_t)(tokens * width) * 4);
@@ -161,6 +162,7 @@ static void check_product(const matrix *m, bool turned, int64_t tokens, int64_t 
                                  .k = m->k,
                                  .tokens = tokens,
                                  .share = share,
+                                 .columns = columns,
                                  .turned = turned,
                                  .bias = adds ? bias : NULL,
                                  .residual = adds ? residual : NULL,
@@ -185,6 +187,13 @@ static void check_product(const matrix *m, bool turned, int64_t tokens, int64_t 
         good &= !memcmp(&want, out + i, 4) || (want == 0 && out[i] == 0);
     }
     check(good, "rounded_product: onto", t->isa, m->format, m->rows, m->k, tokens);
+    float *sums = malloc((size_t)(tokens * width) * 4); /* of the same numbers, given as a residual without a bias */
+    memcpy(sums, out, (size_t)(tokens * width) * 4);
+    a.onto = false, a.bias = NULL, a.residual = residual;
+    t->rounded_product(&a, 0, pieces);
+    good = !memcmp(sums, out, (size_t)(tokens * width) * 4);
+    check(good, "rounded_product: a residual alone", t->isa, m->format, m->rows, m->k, tokens);
+    free(sums);
     guarded_free(&gx), guarded_free(&gt), guarded_free(&go), guarded_free(&gw);
     free(bias), free(residual);
 }
@@ -232,7 +241,7 @@ static term_memory term_new(int64_t tokens, int64_t depth, int64_t width, int64_
 static void check_term(const matrix *m, bool turned, int64_t tokens, int64_t share, int64_t rank) {
     const gm_kernels *t = m->t;
     const int64_t width = turned ? m->rows : m->k, depth = turned ? m->k : m->rows;
-    const int64_t bytes = kernels_rounded_workspace_bytes(depth);
+    const int64_t columns = 2 * GM_ROUNDED_COLUMNS, bytes = kernels_rounded_workspace_bytes(depth, columns);
     const float scale = 1.75f;
     _Atomic int32_t taken = 0;
     guarded gw;
@@ -266,12 +275,13 @@ static void check_term(const matrix *m, bool turned, int64_t tokens, int64_t sha
                                              .k = m->k,
                                              .tokens = tokens,
                                              .share = share,
+                                             .columns = columns,
                                              .turned = turned,
                                              .low = a.low_tiles,
                                              .up = a.up_tiles,
                                              .unpack = t->rounded_unpack,
                                              .workspaces = {&taken, guarded_new(&gw, (size_t)bytes), 1, bytes}};
-    t->rounded_product(&product, 0, kernels_tiles(tokens, share) * kernels_tiles(width, GM_ROUNDED_COLUMNS));
+    t->rounded_product(&product, 0, kernels_tiles(tokens, share) * kernels_tiles(width, columns));
     good = true;
     for (int64_t i = 0; i < tokens * width; i++) {
         const float *up = a.up + i % width * (turned ? rank : 1),

@@ -231,6 +231,21 @@ def test_the_same_bits_recomputed_and_on_any_number_of_threads(case, bf16):
         assert again.item() == value.item() and bits(grads) == bits(want), (threads, options)
 
 
+def test_wide_products_are_cut_for_each_number_of_threads_and_have_the_same_bits(tmp_path):
+    """600 columns are three blocks, which one thread, or two for half of the rows, take at once, and three one by one;
+    530 rows and these columns end with parts of tiles."""
+    config = SMALL | {"intermediate_size": 600, "num_hidden_layers": 1}
+    path = str(tmp_path / "model.gguf")
+    checkpoints.save_gguf(path, config, checkpoints.random_weights(config), "F32")
+    sequences = texts(config["vocab_size"], [530])
+
+    def found(threads):
+        model = exact(path, threads)
+        value, grads = mx.value_and_grad(engine_loss(model, sequences, bf16=True))(parameters(model))
+        return value.item(), bits(grads)
+    assert found(1) == found(2) == found(3)
+
+
 @pytest.mark.parametrize("bf16", [False, True])
 def test_sums_of_gradients_do_not_depend_on_the_passes_that_sequences_come_in(case, bf16):
     config, path = case
