@@ -55,8 +55,7 @@ enum { ATTENTION_TILE, ATTENTION_BLOCK };
 static const int halves_dims[ATTENTION_DIMS] = {64, 128, 256};
 #define HEADS_AT_ONCE 16
 #define MOST_AT_ONCE 5 /* blocks of rows that decode, by their registers */
-#define LAST_MERGES 48 /* shares, at most, of a few rows, where other processors would have nothing to do */
-#define FEW_HEADS 64   /* of keys, of all rows */
+#define FEW_HEADS 5    /* of keys, of all rows, where processors are so many times as many */
 #define MOST_WAVES 8
 #define TILE_SHARED(dim) ((size_t)2 * 2 * ((dim) > 128 ? 32 : 64) * (size_t)(dim) * 2) /* two tiles of both */
 
@@ -90,13 +89,14 @@ static void start_tiles(const gm_attention_args *a, int dim, int64_t tiles) {
     cuda_start_grid(halves_kernel(a, dim, ATTENTION_TILE), blocks, (int)warps * 32, TILE_SHARED(halves_dims[dim]), a);
 }
 /* Blocks of each of `rows` rows and kv heads: in time, a block costs as much as two more shares, and all that are on
- * the card at once cost what one does. Of a few rows with very many large shares more is under way with one a block. */
+ * the card at once cost what one does. Of a few rows all shares are under way sooner with one a block; and how many
+ * there are may be far less than there is room for. */
 static int64_t blocks_across(int64_t shares, int64_t rows, int dim) {
     const int64_t memory = CUDA_DECODE_MEMORY(halves_dims[dim]) + CUDA_SHARE_MEMORY(halves_dims[dim]);
     const int64_t fit = (int64_t)cuda_whole_memory() / memory, processors = cuda_processors();
     const int64_t at_once = processors * (fit < MOST_AT_ONCE ? fit : MOST_AT_ONCE);
     int64_t best = shares, least = blocks_of(shares * rows, processors * MOST_AT_ONCE) * 3;
-    if (!CUDA_HAS_SEVERAL(halves_dims[dim]) || (fit < MOST_AT_ONCE && shares > 32 * rows)) return shares;
+    if (!CUDA_HAS_SEVERAL(halves_dims[dim]) || rows * FEW_HEADS < processors) return shares;
     for (int64_t waves = 1; waves <= MOST_WAVES; waves++) {
         const int64_t most = waves * at_once / rows, across = most < 1 ? 1 : most;
         const int64_t cost = blocks_of(rows * across, at_once) * (blocks_of(shares, across) + 2);
@@ -110,8 +110,7 @@ static void start_blocks(const gm_turned_attention_args *row, bool turns, int di
     const int64_t shares = a->max_blocks * CUDA_SHARES,
                   across = blocks_across(shares, rows * a->n_kv_heads * cuts, dim);
     const int64_t blocks[3] = {rows * a->n_kv_heads * cuts, across, 1};
-    const int64_t most = blocks[0] < FEW_HEADS ? LAST_MERGES : CUDA_MERGED;
-    const bool merges = shares <= most && blocks[0] <= CUDA_TICKETS;
+    const bool merges = shares <= CUDA_MERGED && blocks[0] <= CUDA_TICKETS;
     const cuda_decode_args p = {*row, turns, merges, (int32_t)group, (int32_t)cuts, (int32_t)across};
     const int memory = CUDA_DECODE_MEMORY(halves_dims[dim]) +
                        (across < shares ? CUDA_SHARE_MEMORY(halves_dims[dim]) : 0);
