@@ -14,7 +14,7 @@ using std::isnan;
 /* What the driver knows of a kernel (fake_driver.c). */
 struct emulated_facts { int threads, bytes; };
 
-/* Nothing has to be inlined here: where everything is, compiling takes seven times as long, and what runs is no faster. */
+/* Nothing has to be inlined: where everything is, compiling takes seven times as long, and what runs is no faster. */
 #define DEVICE static inline __attribute__((unused))
 #define DEVICE_CALL static __attribute__((noinline, unused))
 #define METHOD inline
