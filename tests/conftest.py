@@ -10,6 +10,10 @@ from engine import Engine
 from order import place_of
 from places import ROOT
 
+# NumPy's products, which results are compared with, are small: threads that wait for one another are a fifth of what
+# tests of models would take. Before NumPy is imported, here and in the programs that tests start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # The suite means the same on every machine: GOMLX_TEST_DEVICE=gpu runs it on the GPU, GOMLX_TEST_DEVICE=fake on the
 # fake device (cuda/fake_device.c), anything else on the processor. It is set before gomlx is imported.
 DEVICE = os.environ.get("GOMLX_TEST_DEVICE", "cpu")

@@ -14,9 +14,10 @@ using std::isnan;
 /* What the driver knows of a kernel (fake_driver.c). */
 struct emulated_facts { int threads, bytes; };
 
-#define DEVICE static inline __attribute__((always_inline, unused))
+/* Nothing has to be inlined: where everything is, compiling takes seven times as long, and what runs is no faster. */
+#define DEVICE static inline __attribute__((unused))
 #define DEVICE_CALL static __attribute__((noinline, unused))
-#define METHOD inline __attribute__((always_inline))
+#define METHOD inline
 #define KERNEL(name, ARGS, threads)                                                                                    \
     static void name##_thread(const ARGS &a);                                                                          \
     extern "C" __attribute__((visibility("default"))) const emulated_facts name##_facts = {(threads), sizeof(ARGS)};   \

@@ -177,39 +177,51 @@ PROGRAM = """
 import sys
 import numpy as np
 from gomlx import _gomlx
-path, options, ids, out = eval(sys.stdin.read())
-model = _gomlx.load_model(path, **options)
-np.save(out, np.asarray(model.logits([ids])[0]))
-print(_gomlx.isa())
+print(_gomlx.isa(), flush=True)
+for line in sys.stdin:
+    path, options, ids, out = eval(line)
+    model = _gomlx.load_model(path, **options)
+    np.save(out, np.asarray(model.logits([ids])[0]))
+    model.close()
+    print("done", flush=True)
 """
 
 
-def run_under(isa, program, given=""):
-    return subprocess.run([sys.executable, "-c", program], input=given, text=True, capture_output=True, cwd=TESTS,
-                          env=os.environ | {"GOMLX_ISA": isa, "PYTHONPATH": PACKAGE})
+def begin_under(isa):
+    """A process with an instruction set, for all models; it begins by saying which one that is."""
+    return subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, cwd=TESTS,
+                            env=os.environ | {"GOMLX_ISA": isa, "PYTHONPATH": PACKAGE})
 
 
 @pytest.fixture(scope="module")
 def sets():
-    """The instruction sets that this build has and this machine runs."""
+    """{name: process} of the instruction sets that this build has and this machine runs."""
     if FORCED:
         pytest.skip("GOMLX_ISA is set: this test sets it itself")
-    found = []
-    for isa in ISAS:
-        done = run_under(isa, "from gomlx import _gomlx; print(_gomlx.isa())")
-        if done.returncode == 0:
-            assert done.stdout.strip() == isa
-            found.append(isa)
-        else:
-            assert "GOMLX_ISA" in done.stderr and isa in done.stderr, done.stderr
-    assert {_gomlx.isa(), "generic"} <= set(found)
-    return found
+    found, begun = {}, {isa: begin_under(isa) for isa in ISAS}
+    try:
+        for isa, process in begun.items():
+            first = process.stdout.readline().strip()
+            if first == isa:
+                found[isa] = process
+            else:
+                said = first + process.stdout.read()
+                assert "GOMLX_ISA" in said and isa in said, said
+        assert {_gomlx.isa(), "generic"} <= found.keys()
+        yield found
+    finally:
+        for process in begun.values():
+            process.kill()
+            process.communicate()
 
 
-def under(isa, path, options, ids, out):
-    """Logits under an instruction set."""
-    done = run_under(isa, PROGRAM, repr((path, options, ids, str(out))))
-    assert done.returncode == 0 and done.stdout.strip() == isa, done.stderr
+def under(process, path, options, ids, out):
+    """Logits of a process's instruction set."""
+    process.stdin.write(repr((path, options, ids, str(out))) + "\n")
+    process.stdin.flush()
+    said = process.stdout.readline()
+    assert said == "done\n", said + process.stdout.read()
     return np.load(out)
 
 
@@ -218,7 +230,7 @@ def test_instruction_sets_agree(case, model, sets, tmp_path):
     less, what stands at the edge between two steps may fall to either side: a difference of that rounding."""
     path, options = case
     ids = tokens(model, 60)
-    found = {isa: under(isa, path, options, ids, tmp_path / (isa + ".npy")) for isa in sets}
+    found = {isa: under(process, path, options, ids, tmp_path / f"{isa}.npy") for isa, process in sets.items()}
     same(found[_gomlx.isa()], logits(model, ids)[0])
     info = model.info()
     bound = 0.03 if info["activations"] in ("int8", "bfloat16") else 1e-5 if info["kv_dtype"] == "float32" else 1e-3
