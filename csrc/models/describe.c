@@ -185,7 +185,8 @@ gm_status gm_describe_cache(char **json) {
     static const int types[] = {GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16, GM_KV_Q8_0};
     cJSON *o = cJSON_CreateObject(), *bytes = o ? cJSON_AddObjectToObject(o, "bytes") : NULL;
     bool ok = bytes && add_number(o, "block", GM_KV_BLOCK) && add_number(o, "window_margin", CACHE_WINDOW_MARGIN) &&
-              add_number(o, "states", CACHE_CHECKPOINTS + 1) && add_number(o, "pass_rows", PASS_ROWS);
+              add_number(o, "states", CACHE_CHECKPOINTS + 1) && add_number(o, "pass_rows", PASS_ROWS) &&
+              add_number(o, "device_pass_rows", DEVICE_PASS_ROWS);
     for (size_t i = 0; i < sizeof types / sizeof *types && ok; i++)
         ok = cJSON_AddNumberToObject(bytes, cache_type_name(types[i]), (double)cache_entry_bytes(types[i], 32) / 32) !=
              NULL;

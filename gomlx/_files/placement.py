@@ -87,7 +87,7 @@ def _automatic(path, asked, gpu_layers, gpu_memory):
         if gpu_layers is not None:
             plan = memory_plan.plan_memory(path, device=devices.name_of(number), gpu_layers=gpu_layers, **asked)
             return _shared(plan, number, "as asked for")
-        plan = memory_plan.plan_memory(path, budget=room, **asked)
+        plan = memory_plan.plan_memory(path, device=devices.name_of(number), budget=room, **asked)
         return _fitting(plan, path, asked, number, count, free, room)
     except (_gomlx.Error, OSError, ValueError, TypeError, NotImplementedError) as error:
         if gpu_layers is not None:

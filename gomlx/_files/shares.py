@@ -20,12 +20,13 @@ class Layer:
     shared: bool = False                        # uses an earlier layer's keys and values
     state_bytes: int = 0                        # of a recurrent layer's state, whatever the length
 
-    def bytes(self, context: int, kv_dtype: str) -> int:
+    def bytes(self, context: int, kv_dtype: str, pass_rows: int) -> int:
+        """pass_rows: rows of one pass at most, which a cache with a window has beside those that the next row sees."""
         if self.shared:
             return 0
         rows = -(-context // BLOCK) * BLOCK
         if self.window:                         # chunks begin with a block; in a session that goes on, one block more
-            rows = min(rows, -(-(self.window + CACHE["window_margin"]) // BLOCK) * BLOCK + CACHE["pass_rows"])
+            rows = min(rows, -(-(self.window + CACHE["window_margin"]) // BLOCK) * BLOCK + pass_rows)
         return CACHE["states"] * self.state_bytes + int(rows * 2 * self.n_kv_heads * self.head_dim * KV_BYTES[kv_dtype])
 
 
@@ -41,10 +42,11 @@ class Share:
     weight_bytes: int = 0
     working_bytes: int = 0
     layers: list[Layer] = field(default_factory=list)
+    pass_rows: int = CACHE["pass_rows"]
 
     def sequence(self, tokens: int, kv_dtype: str) -> int:
         """Bytes of a full sequence's cache."""
-        return sum(layer.bytes(tokens, kv_dtype) for layer in self.layers)
+        return sum(layer.bytes(tokens, kv_dtype, self.pass_rows) for layer in self.layers)
 
     def total(self, tokens: int, kv_dtype: str, batch: int) -> int:
         return self.weight_bytes + self.working_bytes + batch * self.sequence(tokens, kv_dtype)
@@ -65,7 +67,7 @@ def divide(known: dict, count: int) -> tuple[Share, Share]:
     if count == 0:
         return whole, Share()
     if here == 0:
-        return Share(), Share(known["weight_bytes"], known["device_working_bytes"], layers)
+        return Share(), Share(known["weight_bytes"], known["device_working_bytes"], layers, CACHE["device_pass_rows"])
     packed = [layer["packed_bytes"] for layer in known["layers"]]
     return (Share(known["before_layers_bytes"] + sum(packed[:here]), working, layers[:here]),
             Share(known["after_layers_bytes"] + sum(packed[here:]), working, layers[here:]))

@@ -228,19 +228,34 @@ int64_t cuda_usual_step(int64_t waited, int64_t usual, int pauses) {
     return pauses > 1 ? waited : waited - waited / 32;
 }
 
+/* A wait for a step goes on where its deadline cut it: `since` when, after so many pauses. */
+static int wait_for_step(gm_device_state *d, uint64_t mark, int64_t deadline_ns) {
+    const int64_t usual = atomic_load(&d->step_ns);
+    if (atomic_exchange(&d->step_mark, mark) != mark) {
+        atomic_store(&d->step_since, now_ns());
+        atomic_store(&d->step_pauses, 0);
+    }
+    for (;;) {
+        const int error = d->driver->event_query(d->events[mark % MARKS]);
+        const int64_t now = now_ns(), waited = now - atomic_load(&d->step_since);
+        if (error != DRIVER_NOT_READY)
+            atomic_store(&d->step_ns, cuda_usual_step(waited, usual, atomic_load(&d->step_pauses)));
+        if (error != DRIVER_NOT_READY || now >= deadline_ns) return error;
+        const int64_t pause = cuda_step_pause(waited, usual), left = deadline_ns - now;
+        if (pause < left) atomic_fetch_add(&d->step_pauses, 1);
+        nanosleep(&(struct timespec){0, pause < left ? pause : left}, NULL);
+    }
+}
 static int wait_for_event(gm_device_state *d, uint64_t mark, int64_t deadline_ns) {
-    const bool step = d->of_graph[mark % MARKS];
-    _Atomic int64_t *kept = step ? &d->step_ns : &d->usual_ns;
-    const int64_t start = now_ns(), usual = atomic_load(kept);
-    for (int pauses = 0;; pauses++) {
+    const int64_t start = now_ns(), usual = atomic_load(&d->usual_ns);
+    const bool step = d->of_graph[mark % MARKS], followed = atomic_load(&d->marks) > mark;
+    if (step && followed && atomic_load(&d->step_ns) > NEAR_NS) return wait_for_step(d, mark, deadline_ns);
+    for (;;) {
         const int error = d->driver->event_query(d->events[mark % MARKS]);
         const int64_t now = now_ns(), waited = now - start;
-        const bool followed = atomic_load(&d->marks) > mark, long_step = step && followed && usual > NEAR_NS;
-        if (error != DRIVER_NOT_READY && long_step) atomic_store(kept, cuda_usual_step(waited, usual, pauses));
-        else if (error != DRIVER_NOT_READY && waited > NEAR_NS) atomic_store(kept, waited);
+        const int64_t pause = cuda_pause(waited, usual, atomic_load(&d->marks) > mark);
+        if (error != DRIVER_NOT_READY && waited > NEAR_NS) atomic_store(step ? &d->step_ns : &d->usual_ns, waited);
         if (error != DRIVER_NOT_READY || now >= deadline_ns) return error;
-        int64_t pause = long_step ? cuda_step_pause(waited, usual) : cuda_pause(waited, usual, followed);
-        if (pause > deadline_ns - now) pause = deadline_ns - now;
         if (pause) nanosleep(&(struct timespec){0, pause}, NULL);
     }
 }

@@ -17,16 +17,19 @@ struct gm_device_state {
     int index, device, major, minor;
     int block_memory; /* bytes of a block, at most */
     int processors;
-    bool wgmma;       /* the kernels are of sm_90a's machine code, which has products of whole groups of warps */
-    bool graphs;      /* launches may be captured, and replayed with one call */
-    bool early;       /* kernels begin while the one before ends, and wait for it themselves (vocabulary.cuh) */
+    bool wgmma;  /* the kernels are of sm_90a's machine code, which has products of whole groups of warps */
+    bool graphs; /* launches may be captured, and replayed with one call */
+    bool early;  /* kernels begin while the one before ends, and wait for it themselves (vocabulary.cuh) */
     driver_context *context;
     driver_stream *stream;
     driver_event *events[MARKS];
     _Atomic uint64_t marks;   /* the last one */
     _Atomic int64_t usual_ns; /* that the last wait took which was no short one */
     _Atomic int64_t step_ns;  /* that waits for graphs take */
-    atomic_bool replayed;     /* a graph was asked for since the last mark */
+    _Atomic uint64_t step_mark;
+    _Atomic int64_t step_since;
+    atomic_int step_pauses; /* of the wait for a graph that is under way, or was the last */
+    atomic_bool replayed;   /* a graph was asked for since the last mark */
     atomic_bool of_graph[MARKS];
     atomic_bool ending, lost;
     cuda_module module;

@@ -34,7 +34,7 @@ gm_device_result cuda_replay(gm_device_state *d, gm_device_graph *graph) {
     gm_device_result result = cuda_enter(d, "a graph");
     if (result != DEVICE_OK) return result;
     result = cuda_fails(d, d->driver->graph_launch((driver_prepared *)graph, d->stream), "a graph");
-    atomic_store(&d->replayed, true);
+    if (result == DEVICE_OK) atomic_store(&d->replayed, true);
     cuda_leave(d);
     return result;
 }

@@ -133,6 +133,7 @@ static bool record(gm_recorder *r, prompt_job *job, const void *x, gm_row_form f
     const size_t library = blaslt_prompt_workspace(job->weight.rows, k);
     if (library && !(job->workspace = r->workspace(r, library))) return false;
     if (!as_it_lies) job->piece = (tiles ? tiles : 1) * TILE;
+    if (job->up.data && job->piece > UNITS) job->piece = job->piece / UNITS * UNITS;
     if (job->piece > job->weight.rows) job->piece = job->weight.rows;
     for (int i = 0; i < (job->up.data ? 2 : 1); i++) {
         if (!as_it_lies && !(job->pieces[i] = r->workspace(r, (size_t)(job->piece * k) * 2))) return false;

@@ -91,11 +91,11 @@ def test_what_layers_keep(tmp_path, config, want):
 
 
 def test_a_layer_in_bytes():
-    assert Layer(8, 64).bytes(1000, "float16") == 1024 * 2 * 512 * 2          # whole blocks of 256
-    assert Layer(8, 64, 128).bytes(100000, "float32") == 1024 * 2 * 512 * 4   # window, what is behind, a chunk
-    assert Layer(8, 64, 128, shared=True).bytes(100000, "float32") == 0
-    assert Layer(state_bytes=77).bytes(5000, "q8_0") == 5 * 77
-    assert Layer(8, 64).bytes(256, "q8_0") == 256 * 2 * 512 // 32 * 34
+    assert Layer(8, 64).bytes(1000, "float16", 512) == 1024 * 2 * 512 * 2          # whole blocks of 256
+    assert Layer(8, 64, 128).bytes(100000, "float32", 512) == 1024 * 2 * 512 * 4   # window, what is behind, a chunk
+    assert Layer(8, 64, 128, shared=True).bytes(100000, "float32", 512) == 0
+    assert Layer(state_bytes=77).bytes(5000, "q8_0", 512) == 5 * 77
+    assert Layer(8, 64).bytes(256, "q8_0", 512) == 256 * 2 * 512 // 32 * 34
 
 
 @pytest.mark.parametrize("budget, least, most", [
