@@ -1,5 +1,5 @@
-/* launch_prompts.c - products of prompts' rows: both operands are rounded to 16 bits, a quantised weight piece by piece
- * to memory that is read again before it leaves the cache, one of 16 bits is multiplied as it lies. */
+/* launch_prompts.c - products of prompts' rows: both operands are rounded to 16 bits, a quantised weight piece by
+ * piece, one of 16 bits is multiplied as it lies. */
 #include "cuda/launch.h"
 
 #define TILE 128

@@ -16,10 +16,24 @@ static void start_rounded_job(const void *args, int64_t begin, int64_t end) {
     (void)begin, (void)end;
     cuda_start_rounded_rows(job->out, &job->weight, job->first, job->rows);
 }
+/* count float32 values as bfloat16, in order; what it points at stays until the next call. */
+static gm_copy_args rounded_copy(void *out, const void *in, int64_t count) {
+    static const int64_t one = 1;
+    static int64_t shape;
+    shape = count;
+    return (gm_copy_args){.out = out,
+                          .in = in,
+                          .out_type = GM_T_BF16,
+                          .in_type = GM_T_F32,
+                          .ndim = 1,
+                          .shape = &shape,
+                          .out_strides = &one,
+                          .in_strides = &one};
+}
 /* Of any bits, against the processor's values, rounded by its copies. */
 static void rounded_rows_case(int format, int64_t rows, int64_t k, int64_t first) {
     const packed_pair w = random_packed(format, rows, k, true);
-    const int64_t n = rows - first, count = n * k, one = 1;
+    const int64_t n = rows - first, count = n * k;
     const operand out = operand_of((size_t)count * 2);
     float *values = host_memory((size_t)count * sizeof *values);
     int32_t *chosen = host_memory((size_t)n * sizeof *chosen);
@@ -27,14 +41,7 @@ static void rounded_rows_case(int format, int64_t rows, int64_t k, int64_t first
         chosen[i] = (int32_t)(first + i);
     const gm_embed_args embed = {
         .out = values, .weight = w.packed.host, .tokens = chosen, .format = format, .rows = rows, .k = k, .scale = 1};
-    const gm_copy_args rounded = {.out = out.host,
-                                  .in = values,
-                                  .out_type = GM_T_BF16,
-                                  .in_type = GM_T_F32,
-                                  .ndim = 1,
-                                  .shape = &count,
-                                  .out_strides = &one,
-                                  .in_strides = &one};
+    const gm_copy_args rounded = rounded_copy(out.host, values, count);
     contracts_cpu.embed(&host_recorder, &embed, n);
     contracts_cpu.copy(&host_recorder, &rounded, count);
     const rounded_job job = {out.device, {.data = w.packed.device, .format = format, .rows = rows, .k = k}, first, n};
@@ -67,15 +74,7 @@ static void rounded_x_case(int format, int64_t tokens, int64_t rows, int64_t k) 
     const packed_pair w = random_packed(format, rows, k, false);
     const operand x = random_operand(tokens * k, GM_T_F32, SMALL), out = operand_of((size_t)(tokens * rows) * 4);
     const operand halves = operand_of((size_t)(tokens * k) * 2);
-    const int64_t count = tokens * k, one = 1;
-    const gm_copy_args copy = {.out = halves.device,
-                               .in = x.device,
-                               .out_type = GM_T_BF16,
-                               .in_type = GM_T_F32,
-                               .ndim = 1,
-                               .shape = &count,
-                               .out_strides = &one,
-                               .in_strides = &one};
+    const gm_copy_args copy = rounded_copy(halves.device, x.device, tokens * k);
     gm_packed_matmul_args d = {.out = floats_of(out.device),
                                .x = x.device,
                                .weight = {.data = w.packed.device, .format = format, .rows = rows, .k = k},
@@ -84,7 +83,7 @@ static void rounded_x_case(int format, int64_t tokens, int64_t rows, int64_t k) 
         failed++;
     copy_bytes(out.host, out.device, (size_t)(tokens * rows) * 4);
     d.x = halves.device, d.form = GM_FORM_BF16;
-    if (!device_cuda.contracts->copy(&device_recorder, &copy, count) ||
+    if (!device_cuda.contracts->copy(&device_recorder, &copy, tokens * k) ||
         !device_cuda.contracts->packed_matmul(&device_recorder, &d, tokens))
         failed++;
     compare_out(gm_quants[format].doc, out, tokens * rows, GM_T_F32, 0, 0);
