@@ -458,16 +458,17 @@ def test_tokenizers_come_back(folder, tmp_path):
     ("gpt2", "", "gpt2"), ("llama3_2", "", "gpt2"), ("mistral_nemo", "", "gpt2"), ("qwen3", "", "gpt2")])
 def test_real_tokenizers_go_to_gguf_and_back(shared, tmp_path, name, model_type, kind):
     source = pathlib.Path(shared) / "data/tokenizers" / name
-    ours = gomlx.Tokenizer.from_file(source)
-    header = vocabulary.to_gguf(source, ours.vocab_size, {"model_type": model_type})
+    found = json.loads((source / "tokenizer.json").read_text())
+    rows = max([*found["model"]["vocab"].values(), *(t["id"] for t in found["added_tokens"])]) + 1
+    header = vocabulary.to_gguf(source, rows, {"model_type": model_type})
     assert header["tokenizer.ggml.model"] == vocabulary.text(kind)
     header["general.architecture"] = vocabulary.text("llama")
     (tmp_path / "x.gguf").write_bytes(gguf_file.head(header, []))
     for file, value in vocabulary.from_gguf(header, "x").items():
-        # on one line: with an indentation Python writes millions of merges by itself, in seconds
-        (tmp_path / file).write_text(json.dumps(value, ensure_ascii=False))
+        (tmp_path / file).write_text(vocabulary.dump(value))
     story = (pathlib.Path(shared) / "data/text/stories.txt").read_text(encoding="utf-8")[:5000]
     texts = [*TEXTS[:4], story, " indented\n    code()\n"]
+    ours = gomlx.Tokenizer.from_file(source)
     for other in (gomlx.Tokenizer.from_gguf(tmp_path / "x.gguf"), gomlx.Tokenizer.from_file(tmp_path)):
         for text in texts:
             ids = ours.encode(text)
