@@ -23,6 +23,7 @@ static void bench_attention_of(int64_t context, int64_t rows, double predicted) 
     gm_query_tile *tiles = host_memory((size_t)rows * sizeof *tiles);
     char *sequence = filled(rows * 4, GM_T_F32), *places = device_memory((size_t)rows * 4);
     char *tile = device_memory((size_t)rows * sizeof *tiles), name[64];
+    take_workspace((size_t)192 << 20);
     memset(positions, 0, (size_t)rows * 4);
     copy_bytes(sequence, positions, (size_t)rows * 4);
     for (int64_t i = 0; i < rows; i++)
@@ -57,8 +58,7 @@ static void bench_prompt_of(const char *what, int64_t tokens, int64_t rows, int6
     const gm_quant_info *f = &gm_quants[format];
     const int64_t bytes = rows * (k / f->values) * f->bytes;
     char name[64];
-    workspace_size = (size_t)192 << 20;
-    workspace_block = device_memory(workspace_size);
+    take_workspace((size_t)192 << 20);
     const gm_packed_matmul_args a = {.out = (float *)(void *)device_memory((size_t)(tokens * rows) * 4),
                                      .x = filled(tokens * k * 2, GM_T_BF16),
                                      .form = GM_FORM_BF16,
@@ -90,13 +90,9 @@ static void bench_models(void) {
     static const int formats[] = {GM_QUANT_bf16, GM_QUANT_q4_0, GM_QUANT_q4_k, GM_QUANT_q8_0};
     static const int64_t tokens[] = {512, 2048};
     const int64_t k = 4096 / divisor / 256 * 256 + (divisor > 16 ? 256 : 0);
-    workspace_size = (size_t)192 << 20;
-    workspace_block = device_memory(workspace_size);
     bench_attention_of(512, 1, 25);
-    for (int i = 0; i < 2; i++) {
-        workspace_block = device_memory(workspace_size);
+    for (int i = 0; i < 2; i++)
         bench_attention_of((i ? 32768 : 8192) / divisor + 1, 1, i ? 85 : 75);
-    }
     bench_attention_of(4096 / divisor, 4096 / divisor, 150);
     for (int t = 0; t < 2; t++)
         for (int i = 0; i < 4; i++) {
