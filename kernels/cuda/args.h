@@ -288,7 +288,11 @@ typedef struct {
     int64_t count; /* groups, for group_dequantize */
     int64_t matrices, rows, k, items, tokens, x_count;
     const int64_t *x_index, *matrix_index;
+    int32_t blocks, scale_spans; /* for quantized_halves: of a row of out; spans whose scales a block keeps */
 } cuda_group_args;
+/* Of quantized_halves: warps of a block, parts of k; and stretches of 16 rows that are in the memory of each. */
+#define CUDA_QMM_PARTS 8
+#define CUDA_QMM_AHEAD 3
 typedef struct {
     float *out;
     const int32_t *positions;

@@ -247,146 +247,229 @@ KERNEL(gm_quantized_matmul_4, cuda_group_args, CUDA_THREADS) {
         if (lane == 0 && row + l < a.rows) store_float(a.out, token * a.rows + row + l, out[l], a.out_type);
     }
 }
-/* ---- the same where x and the scales are of one type of 16 bits, by the tensor cores: a warp makes 16 elements of
- * out, of every eighth stretch of 256 along k. Lane (g, t) has rows g and g + 8 and, of each half of the stretch, 32
- * fields from 32 t on. Fields are in the low bits of float16, where they are whole multiples of 2^-24; x is times a
- * power of two that brings a stretch's largest below 2^14. A column of the tensor cores' is a run of 32 along k, so
- * that each run gets its own scale: lane (g, t) gets runs 2 t and 2 t + 1. What is in flight: two stretches, 4.5 KB of
- * a warp. ---- */
+/* ---- the same where x and the scales are of one type of 16 bits, by the tensor cores ----
+ * A block makes spans of 16 elements of out. Each of its eight warps has every eighth stretch of 256 along k, and
+ * copies them ahead of itself: 128 bytes of each row, four rows by one request, as requests are what such a product
+ * waits for. Lane (g, t) gets of a stretch, of rows g / 2 + 4 j, run t of half g % 2: 32 fields. Half a stretch of a
+ * row is a row of the tensor cores', and a column is a run: 2 t + h for run t of half h; so each run gets its own
+ * scale, and lane (g, t) gets the sums of its own four. Fields are in the low bits of float16, where they are whole
+ * multiples of 2^-24; x of a warp is times a power of two that brings its largest to [2^13, 2^14). ---- */
 #define QMM_ROWS 16
 #define QMM_STRETCH 256
-#define QMM_WARPS (CUDA_THREADS / WARP)
-struct qmm_stretch {
-    qmm_fields fields[2][2];          /* of row g or g + 8, in each half */
-    uint16_t scale[2][2], bias[2][2]; /* of row g or g + 8, of each run */
-    pack<uint16_t, 8> x;              /* from 8 times the lane's number on */
+#define QMM_PARTS CUDA_QMM_PARTS
+#define QMM_AHEAD CUDA_QMM_AHEAD
+#define QMM_BATCH 8    /* stretches of x that a warp reads at once */
+#define QMM_PIECES 128 /* of 16 bytes, of a stretch */
+/* The block's memory: after what warps have copied of matrices. */
+struct qmm_room {
+    qmm_fields *x;    /* of a stretch, [word][run][...]: see stage_x */
+    float *runs;      /* sums of x */
+    uint16_t *scales; /* [CUDA_QMM spans][scales, biases][QMM_ROWS][groups], as they lie in memory */
+    int spans, groups;
 };
-/* What a block is for, and where a lane reads. */
 struct qmm_source {
-    const uint8_t *weight;
-    const uint16_t *scales, *biases, *x;
-    int64_t line; /* number of the first row's first element */
-    int next;     /* from there to the second's */
-    int k;
-    int shift; /* of a group's length */
+    const char *weight, *scales, *biases;
+    const uint16_t *x;
+    int k, rows, end; /* end: the first span that is another block's */
+    int part, stretches;
 };
-DEVICE qmm_stretch read_stretch(const qmm_source &p, int first) {
-    const int lane = thread_index() % WARP, t = lane % 4;
-    qmm_stretch s = {};
-    if (first + lane * 8 < p.k) s.x = *(const pack<uint16_t, 8> *)(p.x + first + lane * 8);
-    UNROLL for (int r = 0; r < 2; r++) {
-        UNROLL for (int h = 0; h < 2; h++) {
-            const int at = first + h * (QMM_STRETCH / 2) + t * 32;
-            if (at < p.k) s.fields[r][h] = *(const qmm_fields *)(p.weight + ((p.line + r * p.next) + at) / 2);
-        }
-        UNROLL for (int i = 0; i < 2; i++) {
-            const int at = first + t * 64 + i * 32;
-            const int64_t group = ((p.line + r * p.next) + at) >> p.shift;
-            if (i > 0 && p.shift > 5) {
-                s.scale[r][i] = s.scale[r][0];
-                s.bias[r][i] = s.bias[r][0];
-            } else if (at < p.k) {
-                s.scale[r][i] = p.scales[group];
-                s.bias[r][i] = p.biases[group];
-            }
+/* Where a warp copies from next. */
+struct qmm_cursor {
+    const char *weight; /* the lane's first row */
+    int row, span, stretch, slot, scales;
+};
+DEVICE void copy_scales(const qmm_source &p, const qmm_room &room, qmm_cursor &at) {
+    const int size = QMM_ROWS * room.groups * 2, left = (p.rows - at.span * QMM_ROWS) * room.groups * 2;
+    const int64_t from = (int64_t)at.span * size;
+    char *const to = (char *)room.scales + at.scales * 2 * size;
+    for (int i = thread_index() * 16; i < size && i < left; i += QMM_PARTS * WARP * 16) {
+        copy_16(to + i, p.scales + from + i, left - i < 16 ? left - i : 16);
+        copy_16(to + size + i, p.biases + from + i, left - i < 16 ? left - i : 16);
+    }
+    at.scales = at.scales + 1 == room.spans ? 0 : at.scales + 1;
+}
+DEVICE void find_rows(const qmm_source &p, qmm_cursor &at) {
+    const int lane = thread_index() % WARP, g = lane / 4, t = lane % 4;
+    at.row = at.span * QMM_ROWS + g / 2;
+    at.stretch = p.part;
+    at.weight = p.weight + ((int64_t)at.row * p.k + p.part * QMM_STRETCH + g % 2 * 128 + t * 32) / 2;
+}
+/* The next stretch, and after a span's last the scales of the next span. */
+DEVICE void copy_stretch(const qmm_source &p, const qmm_room &room, qmm_fields *ring, qmm_cursor &at) {
+    const int lane = thread_index() % WARP;
+    if (at.span < p.end) {
+        const int64_t four_rows = (int64_t)2 * p.k;
+        if (at.stretch * QMM_STRETCH + lane / 4 % 2 * 128 + lane % 4 * 32 < p.k) UNROLL
+            for (int j = 0; j < 4; j++)
+                if (at.row + 4 * j < p.rows)
+                    copy_16_of_row(ring + at.slot * QMM_PIECES + j * WARP + lane, at.weight + j * four_rows);
+        at.weight += QMM_PARTS * QMM_STRETCH / 2;
+        at.slot = at.slot + 1 == QMM_AHEAD ? 0 : at.slot + 1;
+        at.stretch += QMM_PARTS;
+        if (at.stretch >= p.stretches) {
+            at.span++;
+            find_rows(p, at);
+            if (at.span < p.end) copy_scales(p, room, at);
         }
     }
-    return s;
+    commit_copies();
 }
-/* The power of two that brings `top`, the bits of a stretch's greatest magnitude, to [2^13, 2^14), as an exponent. */
-DEVICE int exponent_to_half(uint32_t top) {
-    const int exponent = (int)(top >> 23);
-    if (exponent == 255) return 0; /* infinite, or no number: so is the result */
+/* A power of two that brings a magnitude, finite, to [2^13, 2^14), as an exponent. */
+DEVICE int exponent_to_half(float top) {
+    const int exponent = (int)(bits_of_float(top) >> 23);
     return exponent < 14 ? 126 : 140 - exponent;
 }
 DEVICE float power_of_two(int exponent) { return float_of_bits((uint32_t)(exponent + 127) << 23); }
-/* x of a stretch as the tensor cores take it, of 8 elements 0 4 1 5 2 6 3 7, odd ones divided by 16, to `room`; *runs:
- * the sums of the lane's two runs. Returns what takes the power of two back. */
-template <int TYPE> DEVICE float stage_x(const pack<uint16_t, 8> &x, qmm_fields *room, float (&runs)[2]) {
-    const int lane = thread_index() % WARP;
-    float value[8], sum = 0;
-    uint32_t top = 0;
-    UNROLL for (int i = 0; i < 8; i++) {
-        value[i] = widen<TYPE>(x.at[i]);
-        sum += value[i];
-        const uint32_t magnitude = bits_of_float(value[i]) & 0x7fffffffu;
-        top = magnitude > top ? magnitude : top;
+typedef pack<uint16_t, 8> qmm_halves;
+DEVICE void read_x(const qmm_source &p, int first, qmm_halves *x) {
+    UNROLL for (int i = 0; i < QMM_BATCH; i++) {
+        const int at = (first + i * QMM_PARTS) * QMM_STRETCH + thread_index() % WARP * 8;
+        x[i] = at < p.k ? *(const qmm_halves *)(p.x + at) : qmm_halves{};
     }
-    sum += lane_xor(sum, 1);
-    sum += lane_xor(sum, 2);
-    UNROLL for (int i = 0; i < 2; i++)
-        runs[i] = lane_of(sum, lane % 4 * 8 + i * 4);
-    top = join_warp(top, [](uint32_t p, uint32_t q) { return p > q ? p : q; });
-    const int exponent = exponent_to_half(top);
-    const float even = power_of_two(exponent), odd = even * 0.0625f;
-    room[lane] = {{two_halves(value[0] * even, value[4] * even), two_halves(value[1] * odd, value[5] * odd),
-                   two_halves(value[2] * even, value[6] * even), two_halves(value[3] * odd, value[7] * odd)}};
+}
+/* x of a warp's stretches to its room as the tensor cores take it, of 8 elements 0 4 1 5 2 6 3 7, odd ones divided by
+ * 16; and sums of runs, times 2^-24. All is times a power of two: returns the one that takes it back. *x: what
+ * read_x(p, p.part) reads. */
+template <int TYPE> DEVICE float stage_x(const qmm_source &p, const qmm_room &room, qmm_halves *x) {
+    constexpr uint32_t INFINITE = TYPE == GM_T_F16 ? 0x7c00 : 0x7f80;
+    const int lane = thread_index() % WARP;
+    uint32_t top = 0;
+    for (int first = p.part; first < p.stretches; first += QMM_BATCH * QMM_PARTS) {
+        if (first > p.part) read_x(p, first, x);
+        UNROLL for (int i = 0; i < QMM_BATCH; i++) UNROLL
+            for (int j = 0; j < 8; j++) {
+                const uint32_t magnitude = x[i].at[j] & 0x7fffu;
+                top = magnitude > top && magnitude < INFINITE ? magnitude : top;
+            }
+    }
+    const int exponent = exponent_to_half(widen<TYPE>((uint16_t)most_of_lanes(top)));
+    const float factor = power_of_two(exponent);
+    for (int first = p.part; first < p.stretches; first += QMM_BATCH * QMM_PARTS) {
+        if (p.stretches - p.part > QMM_BATCH * QMM_PARTS) read_x(p, first, x);
+        UNROLL for (int i = 0; i < QMM_BATCH; i++) {
+            const int stretch = first + i * QMM_PARTS;
+            if (stretch >= p.stretches) break;
+            float value[8], sum = 0;
+            UNROLL for (int j = 0; j < 8; j++) {
+                value[j] = widen<TYPE>(x[i].at[j]) * factor;
+                sum += value[j];
+            }
+            UNROLL for (int j = 1; j < 8; j += 2)
+                value[j] *= 0.0625f;
+            sum += lane_xor(sum, 1);
+            sum += lane_xor(sum, 2);
+            if (lane % 4 == 0) room.runs[stretch * 8 + lane / 4] = sum * 0x1p-24f;
+            room.x[stretch * WARP + lane % 4 * 8 + lane / 4] = {
+                {two_halves(value[0], value[4]), two_halves(value[1], value[5]), two_halves(value[2], value[6]),
+                 two_halves(value[3], value[7])}};
+        }
+    }
     return power_of_two(-exponent);
 }
-template <int TYPE> DEVICE void add_stretch(const qmm_stretch &s, qmm_fields *room, float (&out)[2]) {
+/* out += a stretch of four rows. x: zeros, where a lane has no run of the tensor cores' column. */
+template <int TYPE, int SHIFT>
+DEVICE void add_stretch(const qmm_source &p, const qmm_room &room, const qmm_fields *ring, const uint16_t *scales,
+                        int stretch, qmm_fields (&x)[4], float (&out)[4]) {
     constexpr uint32_t LOW = 0x000f000fu, HIGH = 0x00f000f0u;
-    const int lane = thread_index() % WARP, g = lane / 4, t = lane % 4;
-    float runs[2], sums[2][4] = {};
-    const float back = stage_x<TYPE>(s.x, room, runs);
-    warp_barrier();
-    UNROLL for (int h = 0; h < 2; h++) UNROLL
-        for (int word = 0; word < 4; word++) {
-            qmm_fields x = {};
-            if (g == h * 4 + t) x = room[h * 16 + t * 4 + word];
-            UNROLL for (int pair = 0; pair < 2; pair++) {
-                const uint32_t first = s.fields[0][h].at[word] >> 8 * pair,
-                               second = s.fields[1][h].at[word] >> 8 * pair;
-                const uint32_t fields[4] = {first & LOW, second & LOW, first & HIGH, second & HIGH};
-                mma_f16(sums[h], fields, &x.at[2 * pair]);
+    const int lane = thread_index() % WARP, g = lane / 4, t = lane % 4, run = g % 2 * 4 + t;
+    float sums[2][4] = {};
+    qmm_fields fields[4];
+    UNROLL for (int j = 0; j < 4; j++)
+        fields[j] = ring[j * WARP + lane];
+    if (g / 2 == t) UNROLL
+        for (int word = 0; word < 4; word++) x[word] = room.x[stretch * WARP + word * 8 + run];
+    UNROLL for (int word = 0; word < 4; word++) UNROLL
+        for (int pair = 0; pair < 2; pair++) UNROLL
+            for (int r = 0; r < 2; r++) {
+                const uint32_t first = fields[2 * r].at[word] >> 8 * pair,
+                               second = fields[2 * r + 1].at[word] >> 8 * pair;
+                const uint32_t both[4] = {first & LOW, second & LOW, first & HIGH, second & HIGH};
+                mma_f16(sums[r], both, &x[word].at[2 * pair]);
             }
-        }
-    warp_barrier(); /* the room may be written again */
-    UNROLL for (int r = 0; r < 2; r++) UNROLL
-        for (int i = 0; i < 2; i++) { /* a column has its sum in one half, and zero in the other */
-            const float dot = (sums[0][2 * r + i] + sums[1][2 * r + i]) * 0x1p24f * back;
-            out[r] = fmaf(widen<TYPE>(s.scale[r][i]), dot, fmaf(widen<TYPE>(s.bias[r][i]), runs[i], out[r]));
-        }
+    const int first = stretch * QMM_STRETCH + run * 32;
+    if (first >= p.k) return;
+    const float sum = room.runs[stretch * 8 + run];
+    const uint16_t *scale = scales + g / 2 * room.groups + (first >> SHIFT), *bias = scale + QMM_ROWS * room.groups;
+    UNROLL for (int j = 0; j < 4; j++) {
+        const float *of_row = &sums[j / 2][j % 2 * 2], dot = g % 2 ? of_row[1] : of_row[0];
+        out[j] = fmaf(widen<TYPE>(bias[j * 4 * room.groups]), sum, out[j]);
+        out[j] = fmaf(widen<TYPE>(scale[j * 4 * room.groups]), dot, out[j]);
+    }
 }
-template <int TYPE> DEVICE void quantized_halves(const cuda_group_args &a) {
-    SHARED qmm_fields room[QMM_WARPS][WARP];
-    SHARED float parts[QMM_WARPS][QMM_ROWS];
-    const int64_t tiles = (a.rows + QMM_ROWS - 1) / QMM_ROWS, item = block_index() / (tiles * a.tokens);
-    const int64_t of_item = block_index() % (tiles * a.tokens), token = of_item % a.tokens;
-    const int row = (int)(of_item / a.tokens) * QMM_ROWS, line = (int)(item * a.tokens + token); /* of out */
+typedef float qmm_parts[QMM_ROWS][QMM_PARTS]; /* of a span of out */
+template <int TYPE, int SHIFT> DEVICE void quantized_halves(const cuda_group_args &a, qmm_parts *parts) {
+    const int spans = (int)((a.rows + QMM_ROWS - 1) / QMM_ROWS), blocks = a.blocks;
+    const int64_t item = block_index() / (blocks * a.tokens), of_item = block_index() % (blocks * a.tokens);
+    const int64_t token = of_item % a.tokens, number = of_item / a.tokens, line = item * a.tokens + token;
     const int64_t x_number = chosen(a.x_index, item, a.x_count), matrix = chosen(a.matrix_index, item, a.matrices);
-    const int warp = thread_index() / WARP, lane = thread_index() % WARP, g = lane / 4;
-    const bool real = x_number >= 0 && matrix >= 0;
-    qmm_source p = {(const uint8_t *)a.weight, (const uint16_t *)a.scales, (const uint16_t *)a.biases,
-                    (const uint16_t *)a.x + (x_number * a.tokens + token) * a.k};
-    p.k = (int)a.k;
-    p.shift = a.group == 32 ? 5 : a.group == 64 ? 6 : 7;
-    const int64_t first_row = row + g < a.rows ? row + g : a.rows - 1; /* rows beyond the last are the last again */
-    p.line = (matrix * a.rows + first_row) * a.k;
-    p.next = (int)((first_row + 8 < a.rows ? 8 : a.rows - 1 - first_row) * a.k);
-    constexpr int STEP = QMM_WARPS * QMM_STRETCH;
-    float out[2] = {};
-    int first = real ? warp * QMM_STRETCH : p.k;
-    qmm_stretch even = read_stretch(p, first), odd = read_stretch(p, first + STEP);
-    for (; first < p.k; first += 2 * STEP) {
-        add_stretch<TYPE>(even, room[warp], out);
-        even = read_stretch(p, first + 2 * STEP);
-        if (first + STEP >= p.k) break;
-        add_stretch<TYPE>(odd, room[warp], out);
-        odd = read_stretch(p, first + 3 * STEP);
+    const int begin = (int)(spans * number / blocks), end = (int)(spans * (number + 1) / blocks);
+    const int lane = thread_index() % WARP, part = warp_number();
+    if (x_number < 0 || matrix < 0) {
+        for (int row = begin * QMM_ROWS + thread_index(); row < end * QMM_ROWS; row += QMM_PARTS * WARP)
+            if (row < a.rows) store_float(a.out, line * a.rows + row, 0, a.out_type);
+        return;
     }
-    UNROLL for (int r = 0; r < 2; r++) {
-        out[r] += lane_xor(out[r], 1);
-        out[r] += lane_xor(out[r], 2);
-        if (lane % 4 == 0) parts[warp][g + 8 * r] = out[r];
-    }
+    const int k = (int)a.k, in_k = (k + QMM_STRETCH - 1) / QMM_STRETCH;
+    const int stretches = in_k < QMM_PARTS ? QMM_PARTS : in_k; /* each warp has one, if only of zeros */
+    const int64_t values = matrix * a.rows * k;
+    const qmm_source p = {(const char *)a.weight + values / 2,
+                          (const char *)a.scales + (values >> SHIFT) * 2,
+                          (const char *)a.biases + (values >> SHIFT) * 2,
+                          (const uint16_t *)a.x + (x_number * a.tokens + token) * k,
+                          k,
+                          (int)a.rows,
+                          end,
+                          part,
+                          stretches};
+    qmm_fields *const memory = (qmm_fields *)block_memory(), *const ring = memory + part * QMM_AHEAD * QMM_PIECES;
+    qmm_fields *const x_room = memory + QMM_PARTS * QMM_AHEAD * QMM_PIECES;
+    const qmm_room room = {x_room, (float *)(x_room + stretches * WARP), (uint16_t *)(x_room + stretches * (WARP + 2)),
+                           a.scale_spans, k >> SHIFT};
+    qmm_halves first_x[QMM_BATCH]; /* asked for before all that is copied ahead */
+    read_x(p, part, first_x);
+    qmm_cursor next = {nullptr, 0, begin, 0, 0, 0};
+    find_rows(p, next);
+    copy_scales(p, room, next);
+    UNROLL for (int i = 0; i < QMM_AHEAD - 1; i++)
+        copy_stretch(p, room, ring, next);
+    const float back = stage_x<TYPE>(p, room, first_x);
+    wait_copies<QMM_AHEAD - 2>();
     barrier();
-    if (thread_index() >= QMM_ROWS || row + thread_index() >= a.rows) return;
-    float sum = 0;
-    for (int w = 0; w < QMM_WARPS; w++) sum += parts[w][thread_index()];
-    store_float(a.out, line * a.rows + row + thread_index(), sum, a.out_type);
+    qmm_fields x[4] = {};
+    int slot = 0, of_scales = 0;
+    for (int span = begin; span < end; span++) {
+        const uint16_t *scales = room.scales + of_scales * 2 * QMM_ROWS * room.groups;
+        float out[4] = {};
+        for (int stretch = part; stretch < stretches; stretch += QMM_PARTS) {
+            wait_copies<QMM_AHEAD - 2>();
+            copy_stretch(p, room, ring, next);
+            add_stretch<TYPE, SHIFT>(p, room, ring + slot * QMM_PIECES, scales, stretch, x, out);
+            slot = slot + 1 == QMM_AHEAD ? 0 : slot + 1;
+        }
+        of_scales = of_scales + 1 == room.spans ? 0 : of_scales + 1;
+        UNROLL for (int j = 0; j < 4; j++) {
+            out[j] += lane_xor(out[j], 1);
+            out[j] += lane_xor(out[j], 2);
+            out[j] += lane_xor(out[j], 4);
+            if (lane % 8 == 0) parts[span % 2][lane / 8 + 4 * j][part] = out[j] * 0x1p24f * back;
+        }
+        barrier(); /* and the scales of the next span have come */
+        const int row = span * QMM_ROWS + thread_index();
+        if (thread_index() >= QMM_ROWS || row >= a.rows) continue;
+        float sum = 0;
+        UNROLL for (int w = 0; w < QMM_PARTS; w++)
+            sum += parts[span % 2][thread_index()][w];
+        store_float(a.out, line * a.rows + row, sum, a.out_type);
+    }
 }
-KERNEL_OF_TWO(gm_quantized_halves_f16, cuda_group_args, CUDA_THREADS) { quantized_halves<GM_T_F16>(a); }
-KERNEL_OF_TWO(gm_quantized_halves_bf16, cuda_group_args, CUDA_THREADS) { quantized_halves<GM_T_BF16>(a); }
+template <int TYPE> DEVICE void quantized_by_groups(const cuda_group_args &a) {
+    SHARED qmm_parts parts[2];
+    if (a.group == 32) quantized_halves<TYPE, 5>(a, parts);
+    else if (a.group == 64) quantized_halves<TYPE, 6>(a, parts);
+    else quantized_halves<TYPE, 7>(a, parts);
+}
+KERNEL_OF_TWO(gm_quantized_halves_f16, cuda_group_args, CUDA_THREADS) { quantized_by_groups<GM_T_F16>(a); }
+KERNEL_OF_TWO(gm_quantized_halves_bf16, cuda_group_args, CUDA_THREADS) { quantized_by_groups<GM_T_BF16>(a); }
 
 KERNEL(gm_quantized_matmul_columns, cuda_group_args, CUDA_THREADS) {
     const int64_t at = block_index() * CUDA_THREADS + thread_index();

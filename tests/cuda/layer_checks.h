@@ -144,18 +144,20 @@ static operand random_choice(int64_t items, int64_t count) {
     upload(o);
     return o;
 }
-/* groups: of a row; 0: some. */
-static void quantized_case(int c, bool columns, int64_t groups) {
-    gm_grouped w = {.matrices = 1 + below(3), .rows = 1 + below(groups ? 4 : c % 5 ? 30 : 200)};
+/* k: at least so much; 0: some. halves: x and the scales are of one type of 16 bits. */
+static void quantized_case(int c, bool columns, int64_t rows, int64_t k, bool halves) {
+    gm_grouped w = {.matrices = 1 + below(3), .rows = rows ? rows : 1 + below(c % 5 ? 30 : 200)};
     choose_coding(c, &w);
-    w.k = w.group * (groups ? groups : 1 + below(columns ? 3 : c % 3 ? 8 : 40));
+    if (halves)
+        w.scale_type = below(2) ? GM_T_F16 : GM_T_BF16;
+    w.k = w.group * (k ? (k + w.group - 1) / w.group : 1 + below(columns ? 3 : c % 3 ? 8 : 40));
     const bool gather = below(2);
     if (!gather)
         w.matrices = 1;
     const grouped_pair p = random_matrices(w);
     const int64_t tokens = 1 + below(4), items = gather ? 1 + below(5) : 1, x_count = gather ? 2 : 1;
     const int64_t taken = columns ? w.rows : w.k, given = columns ? w.k : w.rows, n = items * tokens * given;
-    const int x_type = columns ? GM_T_F32 : random_float_type(), out_type = random_float_type();
+    const int x_type = columns ? GM_T_F32 : halves ? w.scale_type : random_float_type(), out_type = random_float_type();
     const operand x = random_operand(x_count * tokens * taken, x_type, SMALL), out = operand_of((size_t)n * 4);
     const operand x_index = random_choice(items, x_count), matrix_index = random_choice(items, w.matrices);
     gm_quantized_matmul_args h = {p.host, x.host, x_type, x_count, tokens, NULL, NULL, out.host, out_type}, d = h;
@@ -175,13 +177,17 @@ static void quantized_case(int c, bool columns, int64_t groups) {
 }
 static void check_quantized_matmul(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory())
-        quantized_case(c, false, 0);
-    for (int i = 0; i < 6; i++, free_memory()) /* affine, of 4 bits: rows that fit the memory of a block, or not */
-        quantized_case(12, false, i < 3 ? 5 : 800);
+        quantized_case(c, false, 0, 0, false);
+    static const struct {
+        int64_t rows, k; /* of 4 bits, affine: k that fits the memory of a block, or not, by all of its warps, or few */
+    } shapes[] = {{1, 32},    {3, 640},   {17, 1000}, {260, 128}, {130, 2200},
+                  {33, 5000}, {2, 20000}, {3, 51200}, {4, 102400}};
+    for (size_t i = 0; i < 2 * (sizeof shapes / sizeof *shapes); i++, free_memory())
+        quantized_case(12, false, shapes[i / 2].rows, shapes[i / 2].k, i % 2 == 0);
 }
 static void check_quantized_matmul_columns(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory())
-        quantized_case(c, true, 0);
+        quantized_case(c, true, 0, 0, false);
 }
 
 /* ---- rotary positions ---- */
