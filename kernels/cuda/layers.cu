@@ -283,8 +283,15 @@ DEVICE void copy_scales(const qmm_source &p, const qmm_room &room, qmm_cursor &a
     const int64_t from = (int64_t)at.span * size;
     char *const to = (char *)room.scales + at.scales * 2 * size;
     for (int i = thread_index() * 16; i < size && i < left; i += QMM_PARTS * WARP * 16) {
-        copy_16(to + i, p.scales + from + i, left - i < 16 ? left - i : 16);
-        copy_16(to + size + i, p.biases + from + i, left - i < 16 ? left - i : 16);
+        if (left - i >= 16) {
+            copy_16(to + i, p.scales + from + i, 16);
+            copy_16(to + size + i, p.biases + from + i, 16);
+            continue;
+        }
+        for (int j = i; j < left; j += 2) { /* of the matrix's last row */
+            *(uint16_t *)(to + j) = *(const uint16_t *)(p.scales + from + j);
+            *(uint16_t *)(to + size + j) = *(const uint16_t *)(p.biases + from + j);
+        }
     }
     at.scales = at.scales + 1 == room.spans ? 0 : at.scales + 1;
 }
