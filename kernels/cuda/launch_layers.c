@@ -62,7 +62,7 @@ static cuda_group_args product_of(const gm_quantized_matmul_args *a, int64_t ite
     return p;
 }
 #define QMM_ROWS 16     /* of a block of quantized_matmul_4, and of a span of quantized_halves */
-#define QMM_STRETCH 256 /* of k, that a warp takes at once */
+#define QMM_STRETCH 128 /* bytes of a row that a warp takes at once */
 /* A row of x as float32 and the sums of each 32, both to a multiple of 1024 elements. */
 static size_t qmm_shared(int64_t k) { return (size_t)blocks_of(k, 1024) * (1024 + 32) * sizeof(float); }
 /* Blocks of a row of out: those whose spans the card makes soonest, where two blocks run at once on a processor. */
@@ -78,14 +78,14 @@ static int64_t halves_blocks(int64_t rows_of_out, int64_t spans) {
 /* What quantized_halves needs of a block's memory: stretches ahead, x with the sums of its runs, and scales of so many
  * spans. */
 static size_t halves_shared(const cuda_group_args *p, int64_t spans) {
-    const int64_t stretches = blocks_of(p->k, QMM_STRETCH);
-    return (size_t)(CUDA_QMM_PARTS * CUDA_QMM_AHEAD * QMM_ROWS * QMM_STRETCH / 2 +
-                    (stretches < CUDA_QMM_PARTS ? CUDA_QMM_PARTS : stretches) * (QMM_STRETCH * 2 + 32) +
+    const int64_t values = QMM_STRETCH * 8 / p->bits, stretches = blocks_of(p->k, values);
+    return (size_t)(CUDA_QMM_PARTS * CUDA_QMM_AHEAD * QMM_ROWS * QMM_STRETCH +
+                    (stretches < CUDA_QMM_PARTS ? CUDA_QMM_PARTS : stretches) * (values * 2 + 32) +
                     spans * (p->k / p->group) * QMM_ROWS * 4);
 }
 static bool start_halves(cuda_group_args *p) {
     const int64_t lines = p->items * p->tokens, spans = blocks_of(p->rows, QMM_ROWS);
-    const int64_t of_part = p->k / (QMM_STRETCH * CUDA_QMM_PARTS), blocks = halves_blocks(lines, spans);
+    const int64_t of_part = p->k / (QMM_STRETCH * 8 / p->bits * CUDA_QMM_PARTS), blocks = halves_blocks(lines, spans);
     const int64_t of_block = blocks_of(spans, blocks), ahead = blocks_of(CUDA_QMM_AHEAD, of_part ? of_part : 1) + 1;
     const int64_t scale_spans = ahead < of_block ? ahead : of_block;
     const size_t shared = halves_shared(p, scale_spans);
@@ -101,10 +101,10 @@ static bool start_halves(cuda_group_args *p) {
 }
 static void launch_quantized_matmul(const void *args, int64_t begin, int64_t end) {
     cuda_group_args p = product_of(args, end);
-    const bool fits = p.mode == GM_AFFINE && p.bits == 4 && p.group % 32 == 0 && is_aligned(p.weight, 16);
+    const bool fits = p.mode == GM_AFFINE && p.group % 32 == 0 && is_aligned(p.weight, 16);
     (void)begin;
-    if (fits && start_halves(&p)) return;
-    if (fits && qmm_shared(p.k) <= cuda_block_memory()) {
+    if (fits && (p.bits == 4 || p.bits == 8) && start_halves(&p)) return;
+    if (fits && p.bits == 4 && qmm_shared(p.k) <= cuda_block_memory()) {
         cuda_start(CUDA_quantized_matmul_4, blocks_of(p.rows, QMM_ROWS) * end * p.tokens, CUDA_THREADS, qmm_shared(p.k),
                    &p);
         return;

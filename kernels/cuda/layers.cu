@@ -247,22 +247,26 @@ KERNEL(gm_quantized_matmul_4, cuda_group_args, CUDA_THREADS) {
         if (lane == 0 && row + l < a.rows) store_float(a.out, token * a.rows + row + l, out[l], a.out_type);
     }
 }
-/* ---- the same where x and the scales are of one type of 16 bits, by the tensor cores ----
- * A block makes spans of 16 elements of out. Each of its eight warps has every eighth stretch of 256 along k, and
- * copies them ahead of itself: 128 bytes of each row, four rows by one request, as requests are what such a product
- * waits for. Lane (g, t) gets of a stretch, of rows g / 2 + 4 j, run t of half g % 2: 32 fields. Half a stretch of a
- * row is a row of the tensor cores', and a column is a run: 2 t + h for run t of half h; so each run gets its own
- * scale, and lane (g, t) gets the sums of its own four. Fields are in the low bits of float16, where they are whole
- * multiples of 2^-24; x of a warp is times a power of two that brings its largest to [2^13, 2^14). ---- */
+/* ---- affine matrices of 4 or 8 bits, where x and the scales are of one type of 16 bits, by the tensor cores ----
+ * A block makes spans of 16 elements of out. Each of its eight warps has every eighth stretch along k, 128 bytes of a
+ * row, and copies them ahead of itself: of four rows by one request, as requests are what such a product waits for.
+ * Lane (g, t) gets of a stretch, of rows g / 2 + 4 j, run t of half g % 2: 16 bytes. Half a stretch of a row is a row
+ * of the tensor cores', and a column is a run: 2 t + h for run t of half h; so each run gets its own scale, and lane
+ * (g, t) gets the sums of its own four. Fields are in the low bits of float16, where they are whole multiples of 2^-24;
+ * x of a warp is times a power of two that brings its largest to [2^13, 2^14). ---- */
 #define QMM_ROWS 16
-#define QMM_STRETCH 256
 #define QMM_PARTS CUDA_QMM_PARTS
 #define QMM_AHEAD CUDA_QMM_AHEAD
-#define QMM_BATCH 8    /* stretches of x that a warp reads at once */
 #define QMM_PIECES 128 /* of 16 bytes, of a stretch */
+/* Values of a run and of a stretch; of a stretch those that a lane makes of x; stretches of x that a warp reads at
+ * once.
+ */
+template <int BITS_> struct qmm_form {
+    static constexpr int BITS = BITS_, RUN = 128 / BITS, STRETCH = 8 * RUN, EACH = STRETCH / WARP, BATCH = 64 / EACH;
+};
 /* The block's memory: after what warps have copied of matrices. */
 struct qmm_room {
-    qmm_fields *x;    /* of a stretch, [word][run][...]: see stage_x */
+    qmm_fields *x;    /* of a stretch, [RUN / 8][run]: see stage_x */
     float *runs;      /* sums of x */
     uint16_t *scales; /* [CUDA_QMM spans][scales, biases][QMM_ROWS][groups], as they lie in memory */
     int spans, groups;
@@ -288,34 +292,35 @@ DEVICE void copy_scales(const qmm_source &p, const qmm_room &room, qmm_cursor &a
             copy_16(to + size + i, p.biases + from + i, 16);
             continue;
         }
-        for (int j = i; j < left; j += 2) { /* of the matrix's last row */
+        _Pragma("unroll 1") for (int j = i; j < left; j += 2) { /* of the matrix's last row */
             *(uint16_t *)(to + j) = *(const uint16_t *)(p.scales + from + j);
             *(uint16_t *)(to + size + j) = *(const uint16_t *)(p.biases + from + j);
         }
     }
     at.scales = at.scales + 1 == room.spans ? 0 : at.scales + 1;
 }
-DEVICE void find_rows(const qmm_source &p, qmm_cursor &at) {
+template <class FORM> DEVICE void find_rows(const qmm_source &p, qmm_cursor &at) {
     const int lane = thread_index() % WARP, g = lane / 4, t = lane % 4;
     at.row = at.span * QMM_ROWS + g / 2;
     at.stretch = p.part;
-    at.weight = p.weight + ((int64_t)at.row * p.k + p.part * QMM_STRETCH + g % 2 * 128 + t * 32) / 2;
+    at.weight = p.weight + (int64_t)at.row * (p.k / 8 * FORM::BITS) + p.part * 128 + g % 2 * 64 + t * 16;
 }
 /* The next stretch, and after a span's last the scales of the next span. */
+template <class FORM>
 DEVICE void copy_stretch(const qmm_source &p, const qmm_room &room, qmm_fields *ring, qmm_cursor &at) {
     const int lane = thread_index() % WARP;
     if (at.span < p.end) {
-        const int64_t four_rows = (int64_t)2 * p.k;
-        if (at.stretch * QMM_STRETCH + lane / 4 % 2 * 128 + lane % 4 * 32 < p.k) UNROLL
+        const int64_t four_rows = (int64_t)p.k / 2 * FORM::BITS;
+        if (at.stretch * FORM::STRETCH + (lane / 4 % 2 * 4 + lane % 4) * FORM::RUN < p.k) UNROLL
             for (int j = 0; j < 4; j++)
                 if (at.row + 4 * j < p.rows)
                     copy_16_of_row(ring + at.slot * QMM_PIECES + j * WARP + lane, at.weight + j * four_rows);
-        at.weight += QMM_PARTS * QMM_STRETCH / 2;
+        at.weight += QMM_PARTS * 128;
         at.slot = at.slot + 1 == QMM_AHEAD ? 0 : at.slot + 1;
         at.stretch += QMM_PARTS;
         if (at.stretch >= p.stretches) {
             at.span++;
-            find_rows(p, at);
+            find_rows<FORM>(p, at);
             if (at.span < p.end) copy_scales(p, room, at);
         }
     }
@@ -327,73 +332,81 @@ DEVICE int exponent_to_half(float top) {
     return exponent < 14 ? 126 : 140 - exponent;
 }
 DEVICE float power_of_two(int exponent) { return float_of_bits((uint32_t)(exponent + 127) << 23); }
-typedef pack<uint16_t, 8> qmm_halves;
-DEVICE void read_x(const qmm_source &p, int first, qmm_halves *x) {
-    UNROLL for (int i = 0; i < QMM_BATCH; i++) {
-        const int at = (first + i * QMM_PARTS) * QMM_STRETCH + thread_index() % WARP * 8;
-        x[i] = at < p.k ? *(const qmm_halves *)(p.x + at) : qmm_halves{};
+template <class FORM> struct qmm_x { /* of a batch of stretches */
+    pack<uint16_t, FORM::EACH> of[FORM::BATCH];
+    METHOD void read(const qmm_source &p, int first) {
+        UNROLL for (int i = 0; i < FORM::BATCH; i++) {
+            const int at = (first + i * QMM_PARTS) * FORM::STRETCH + thread_index() % WARP * FORM::EACH;
+            of[i] = {};
+            if (at < p.k) of[i] = *(const pack<uint16_t, FORM::EACH> *)(p.x + at);
+        }
     }
-}
-/* x of a warp's stretches to its room as the tensor cores take it, of 8 elements 0 4 1 5 2 6 3 7, odd ones divided by
- * 16; and sums of runs, times 2^-24. All is times a power of two: returns the one that takes it back. *x: what
- * read_x(p, p.part) reads. */
-template <int TYPE> DEVICE float stage_x(const qmm_source &p, const qmm_room &room, qmm_halves *x) {
+};
+/* x of a warp's stretches to its room as the tensor cores take it, of a word of 8 fields 0 4 1 5 2 6 3 7, odd ones
+ * divided by 16, or of a word of 4 fields 0 2 1 3; and sums of runs, times 2^-24. All is times a power of two: returns
+ * the one that takes it back. x: what read(p, p.part) reads. */
+template <int TYPE, class FORM> DEVICE float stage_x(const qmm_source &p, const qmm_room &room, qmm_x<FORM> &x) {
     constexpr uint32_t INFINITE = TYPE == GM_T_F16 ? 0x7c00 : 0x7f80;
-    const int lane = thread_index() % WARP;
+    constexpr int EACH = FORM::EACH, HALF = EACH / 2, AT_ONCE = FORM::BATCH * QMM_PARTS;
+    const int lane = thread_index() % WARP, word = lane % 4, run = lane / 4;
     uint32_t top = 0;
-    for (int first = p.part; first < p.stretches; first += QMM_BATCH * QMM_PARTS) {
-        if (first > p.part) read_x(p, first, x);
-        UNROLL for (int i = 0; i < QMM_BATCH; i++) UNROLL
-            for (int j = 0; j < 8; j++) {
-                const uint32_t magnitude = x[i].at[j] & 0x7fffu;
+    for (int first = p.part; first < p.stretches; first += AT_ONCE) {
+        if (first > p.part) x.read(p, first);
+        UNROLL for (int i = 0; i < FORM::BATCH; i++) UNROLL
+            for (int j = 0; j < EACH; j++) {
+                const uint32_t magnitude = x.of[i].at[j] & 0x7fffu;
                 top = magnitude > top && magnitude < INFINITE ? magnitude : top;
             }
     }
     const int exponent = exponent_to_half(widen<TYPE>((uint16_t)most_of_lanes(top)));
     const float factor = power_of_two(exponent);
-    for (int first = p.part; first < p.stretches; first += QMM_BATCH * QMM_PARTS) {
-        if (p.stretches - p.part > QMM_BATCH * QMM_PARTS) read_x(p, first, x);
-        UNROLL for (int i = 0; i < QMM_BATCH; i++) {
+    for (int first = p.part; first < p.stretches; first += AT_ONCE) {
+        if (p.stretches - p.part > AT_ONCE) x.read(p, first);
+        UNROLL for (int i = 0; i < FORM::BATCH; i++) {
             const int stretch = first + i * QMM_PARTS;
             if (stretch >= p.stretches) break;
-            float value[8], sum = 0;
-            UNROLL for (int j = 0; j < 8; j++) {
-                value[j] = widen<TYPE>(x[i].at[j]) * factor;
+            float value[EACH], sum = 0;
+            UNROLL for (int j = 0; j < EACH; j++) {
+                value[j] = widen<TYPE>(x.of[i].at[j]) * factor;
                 sum += value[j];
             }
-            UNROLL for (int j = 1; j < 8; j += 2)
-                value[j] *= 0.0625f;
             sum += lane_xor(sum, 1);
             sum += lane_xor(sum, 2);
-            if (lane % 4 == 0) room.runs[stretch * 8 + lane / 4] = sum * 0x1p-24f;
-            room.x[stretch * WARP + lane % 4 * 8 + lane / 4] = {
-                {two_halves(value[0], value[4]), two_halves(value[1], value[5]), two_halves(value[2], value[6]),
-                 two_halves(value[3], value[7])}};
+            if (word == 0) room.runs[stretch * 8 + run] = sum * 0x1p-24f;
+            pack<uint32_t, HALF> pairs;
+            UNROLL for (int j = 0; j < HALF; j++) {
+                const float less = FORM::BITS == 4 && j % 2 ? 0.0625f : 1.0f;
+                pairs.at[j] = two_halves(value[j] * less, value[j + HALF] * less);
+            }
+            ((pack<uint32_t, HALF> *)
+                 room.x)[(stretch * FORM::STRETCH / 8 + word * HALF / 4 * 8 + run) * (4 / HALF) + word % (4 / HALF)] =
+                pairs;
         }
     }
     return power_of_two(-exponent);
 }
 /* out += a stretch of four rows. x: zeros, where a lane has no run of the tensor cores' column. */
-template <int TYPE, int SHIFT>
+template <int TYPE, class FORM, int SHIFT>
 DEVICE void add_stretch(const qmm_source &p, const qmm_room &room, const qmm_fields *ring, const uint16_t *scales,
-                        int stretch, qmm_fields (&x)[4], float (&out)[4]) {
-    constexpr uint32_t LOW = 0x000f000fu, HIGH = 0x00f000f0u;
+                        int stretch, qmm_fields (&x)[FORM::RUN / 8], float (&out)[4]) {
+    constexpr bool NIBBLES = FORM::BITS == 4;
+    constexpr uint32_t LOW = NIBBLES ? 0x000f000fu : 0x00ff00ffu;
     const int lane = thread_index() % WARP, g = lane / 4, t = lane % 4, run = g % 2 * 4 + t;
     float sums[2][4] = {};
     qmm_fields fields[4];
     UNROLL for (int j = 0; j < 4; j++)
         fields[j] = ring[j * WARP + lane];
     if (g / 2 == t) UNROLL
-        for (int word = 0; word < 4; word++) x[word] = room.x[stretch * WARP + word * 8 + run];
+        for (int i = 0; i < FORM::RUN / 8; i++) x[i] = room.x[stretch * (FORM::STRETCH / 8) + i * 8 + run];
     UNROLL for (int word = 0; word < 4; word++) UNROLL
-        for (int pair = 0; pair < 2; pair++) UNROLL
+        for (int pair = 0; pair < (NIBBLES ? 2 : 1); pair++) UNROLL
             for (int r = 0; r < 2; r++) {
-                const uint32_t first = fields[2 * r].at[word] >> 8 * pair,
-                               second = fields[2 * r + 1].at[word] >> 8 * pair;
-                const uint32_t both[4] = {first & LOW, second & LOW, first & HIGH, second & HIGH};
-                mma_f16(sums[r], both, &x[word].at[2 * pair]);
+                const uint32_t near = fields[2 * r].at[word] >> 8 * pair, far = fields[2 * r + 1].at[word] >> 8 * pair;
+                const uint32_t high = NIBBLES ? 0x00f000f0u : LOW, shift = NIBBLES ? 0 : 8;
+                const uint32_t both[4] = {near & LOW, far & LOW, near >> shift & high, far >> shift & high};
+                mma_f16(sums[r], both, NIBBLES ? &x[word].at[2 * pair] : &x[word / 2].at[word % 2 * 2]);
             }
-    const int first = stretch * QMM_STRETCH + run * 32;
+    const int first = stretch * FORM::STRETCH + run * FORM::RUN;
     if (first >= p.k) return;
     const float sum = room.runs[stretch * 8 + run];
     const uint16_t *scale = scales + g / 2 * room.groups + (first >> SHIFT), *bias = scale + QMM_ROWS * room.groups;
@@ -404,7 +417,7 @@ DEVICE void add_stretch(const qmm_source &p, const qmm_room &room, const qmm_fie
     }
 }
 typedef float qmm_parts[QMM_ROWS][QMM_PARTS]; /* of a span of out */
-template <int TYPE, int SHIFT> DEVICE void quantized_halves(const cuda_group_args &a, qmm_parts *parts) {
+template <int TYPE, class FORM, int SHIFT> DEVICE void quantized_halves(const cuda_group_args &a, qmm_parts *parts) {
     const int spans = (int)((a.rows + QMM_ROWS - 1) / QMM_ROWS), blocks = a.blocks;
     const int64_t item = block_index() / (blocks * a.tokens), of_item = block_index() % (blocks * a.tokens);
     const int64_t token = of_item % a.tokens, number = of_item / a.tokens, line = item * a.tokens + token;
@@ -416,10 +429,10 @@ template <int TYPE, int SHIFT> DEVICE void quantized_halves(const cuda_group_arg
             if (row < a.rows) store_float(a.out, line * a.rows + row, 0, a.out_type);
         return;
     }
-    const int k = (int)a.k, in_k = (k + QMM_STRETCH - 1) / QMM_STRETCH;
+    const int k = (int)a.k, in_k = (k + FORM::STRETCH - 1) / FORM::STRETCH;
     const int stretches = in_k < QMM_PARTS ? QMM_PARTS : in_k; /* each warp has one, if only of zeros */
     const int64_t values = matrix * a.rows * k;
-    const qmm_source p = {(const char *)a.weight + values / 2,
+    const qmm_source p = {(const char *)a.weight + values / 8 * FORM::BITS,
                           (const char *)a.scales + (values >> SHIFT) * 2,
                           (const char *)a.biases + (values >> SHIFT) * 2,
                           (const uint16_t *)a.x + (x_number * a.tokens + token) * k,
@@ -430,27 +443,27 @@ template <int TYPE, int SHIFT> DEVICE void quantized_halves(const cuda_group_arg
                           stretches};
     qmm_fields *const memory = (qmm_fields *)block_memory(), *const ring = memory + part * QMM_AHEAD * QMM_PIECES;
     qmm_fields *const x_room = memory + QMM_PARTS * QMM_AHEAD * QMM_PIECES;
-    const qmm_room room = {x_room, (float *)(x_room + stretches * WARP), (uint16_t *)(x_room + stretches * (WARP + 2)),
-                           a.scale_spans, k >> SHIFT};
-    qmm_halves first_x[QMM_BATCH]; /* asked for before all that is copied ahead */
-    read_x(p, part, first_x);
+    const qmm_room room = {x_room, (float *)(x_room + stretches * (FORM::STRETCH / 8)),
+                           (uint16_t *)(x_room + stretches * (FORM::STRETCH / 8 + 2)), a.scale_spans, k >> SHIFT};
+    qmm_x<FORM> first_x; /* asked for before all that is copied ahead */
+    first_x.read(p, part);
     qmm_cursor next = {nullptr, 0, begin, 0, 0, 0};
-    find_rows(p, next);
+    find_rows<FORM>(p, next);
     copy_scales(p, room, next);
     UNROLL for (int i = 0; i < QMM_AHEAD - 1; i++)
-        copy_stretch(p, room, ring, next);
-    const float back = stage_x<TYPE>(p, room, first_x);
+        copy_stretch<FORM>(p, room, ring, next);
+    const float back = stage_x<TYPE, FORM>(p, room, first_x);
     wait_copies<QMM_AHEAD - 2>();
     barrier();
-    qmm_fields x[4] = {};
+    qmm_fields x[FORM::RUN / 8] = {};
     int slot = 0, of_scales = 0;
     for (int span = begin; span < end; span++) {
         const uint16_t *scales = room.scales + of_scales * 2 * QMM_ROWS * room.groups;
         float out[4] = {};
         for (int stretch = part; stretch < stretches; stretch += QMM_PARTS) {
             wait_copies<QMM_AHEAD - 2>();
-            copy_stretch(p, room, ring, next);
-            add_stretch<TYPE, SHIFT>(p, room, ring + slot * QMM_PIECES, scales, stretch, x, out);
+            copy_stretch<FORM>(p, room, ring, next);
+            add_stretch<TYPE, FORM, SHIFT>(p, room, ring + slot * QMM_PIECES, scales, stretch, x, out);
             slot = slot + 1 == QMM_AHEAD ? 0 : slot + 1;
         }
         of_scales = of_scales + 1 == room.spans ? 0 : of_scales + 1;
@@ -469,14 +482,18 @@ template <int TYPE, int SHIFT> DEVICE void quantized_halves(const cuda_group_arg
         store_float(a.out, line * a.rows + row, sum, a.out_type);
     }
 }
-template <int TYPE> DEVICE void quantized_by_groups(const cuda_group_args &a) {
-    SHARED qmm_parts parts[2];
-    if (a.group == 32) quantized_halves<TYPE, 5>(a, parts);
-    else if (a.group == 64) quantized_halves<TYPE, 6>(a, parts);
-    else quantized_halves<TYPE, 7>(a, parts);
+template <int TYPE, int BITS> DEVICE void quantized_by_groups(const cuda_group_args &a, qmm_parts *parts) {
+    if (a.group == 32) quantized_halves<TYPE, qmm_form<BITS>, 5>(a, parts);
+    else if (a.group == 64) quantized_halves<TYPE, qmm_form<BITS>, 6>(a, parts);
+    else quantized_halves<TYPE, qmm_form<BITS>, 7>(a, parts);
 }
-KERNEL_OF_TWO(gm_quantized_halves_f16, cuda_group_args, CUDA_THREADS) { quantized_by_groups<GM_T_F16>(a); }
-KERNEL_OF_TWO(gm_quantized_halves_bf16, cuda_group_args, CUDA_THREADS) { quantized_by_groups<GM_T_BF16>(a); }
+template <int TYPE> DEVICE void quantized_by_bits(const cuda_group_args &a) {
+    SHARED qmm_parts parts[2];
+    if (a.bits == 4) quantized_by_groups<TYPE, 4>(a, parts);
+    else quantized_by_groups<TYPE, 8>(a, parts);
+}
+KERNEL_OF_TWO(gm_quantized_halves_f16, cuda_group_args, CUDA_THREADS) { quantized_by_bits<GM_T_F16>(a); }
+KERNEL_OF_TWO(gm_quantized_halves_bf16, cuda_group_args, CUDA_THREADS) { quantized_by_bits<GM_T_BF16>(a); }
 
 KERNEL(gm_quantized_matmul_columns, cuda_group_args, CUDA_THREADS) {
     const int64_t at = block_index() * CUDA_THREADS + thread_index();

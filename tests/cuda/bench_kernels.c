@@ -331,16 +331,17 @@ static void bench_products(void) {
     free_memory();
 }
 
-static void bench_quantized(void) { /* several matrices in turn, so that none is in the cache */
+static void bench_quantized(int bits) { /* several matrices in turn, so that none is in the cache */
     const int64_t rows = 4096 / divisor, k = 14336, matrices = 8, weights = rows * k;
-    char *weight = filled(matrices * weights / 2, GM_T_U32), *scales = filled(matrices * weights / 32, GM_T_BF16);
+    char *weight = filled(matrices * weights / 8 * bits, GM_T_U32),
+         *scales = filled(matrices * weights / 32, GM_T_BF16);
     char *biases = filled(matrices * weights / 32, GM_T_BF16), *x = filled(matrices * k * 2, GM_T_BF16);
     char *out = device_memory((size_t)(matrices * rows * 2)), *index = device_memory((size_t)matrices * 8);
     int64_t numbers[8];
     for (int64_t i = 0; i < matrices; i++)
         numbers[i] = i;
     copy_bytes(index, numbers, sizeof numbers);
-    gm_quantized_matmul_args a = {.w = {weight, scales, biases, GM_AFFINE, 4, 64, GM_T_BF16, matrices, rows, k},
+    gm_quantized_matmul_args a = {.w = {weight, scales, biases, GM_AFFINE, bits, 64, GM_T_BF16, matrices, rows, k},
                                   .out = out,
                                   .x = x,
                                   .x_type = GM_T_BF16,
@@ -349,10 +350,12 @@ static void bench_quantized(void) { /* several matrices in turn, so that none is
                                   .x_count = matrices,
                                   .x_index = (int64_t *)index,
                                   .matrix_index = (int64_t *)index};
-    const double bytes = (double)(weights / 2 + weights / 16);
-    report("8 x quantized 4-bit, 4096 x 14336", seconds_of(run_quantized_matmul, &a, matrices), bytes * 8, 0, 85);
+    const double bytes = (double)(weights / 8 * bits + weights / 16);
+    char name[64];
+    snprintf(name, sizeof name, "8 x quantized %d-bit, 4096 x 14336", bits);
+    report(name, seconds_of(run_quantized_matmul, &a, matrices), bytes * 8, 0, 85);
     a.x_index = a.matrix_index = NULL;
-    report("quantized 4-bit, 4096 x 14336", seconds_of(run_quantized_matmul, &a, 1), bytes, 0, 70);
+    report(name + 4, seconds_of(run_quantized_matmul, &a, 1), bytes, 0, 70);
     free_memory();
 }
 
@@ -442,7 +445,8 @@ int main(int argc, char **argv) {
         bench_reductions();
         bench_products();
         bench_orders();
-        bench_quantized();
+        bench_quantized(4);
+        bench_quantized(8);
     }
     bench_models();
     bench_packed();

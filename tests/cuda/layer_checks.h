@@ -144,12 +144,14 @@ static operand random_choice(int64_t items, int64_t count) {
     upload(o);
     return o;
 }
-/* k: at least so much; 0: some. halves: x and the scales are of one type of 16 bits. */
-static void quantized_case(int c, bool columns, int64_t rows, int64_t k, bool halves) {
+/* k: at least so much; 0: some. halves: of so many bits, where x and the scales are of one type of 16; 0: any. */
+static void quantized_case(int c, bool columns, int64_t rows, int64_t k, int halves) {
     gm_grouped w = {.matrices = 1 + below(3), .rows = rows ? rows : 1 + below(c % 5 ? 30 : 200)};
     choose_coding(c, &w);
-    if (halves)
+    if (halves) {
         w.scale_type = below(2) ? GM_T_F16 : GM_T_BF16;
+        w.bits = halves;
+    }
     w.k = w.group * (k ? (k + w.group - 1) / w.group : 1 + below(columns ? 3 : c % 3 ? 8 : 40));
     const bool gather = below(2);
     if (!gather)
@@ -177,17 +179,17 @@ static void quantized_case(int c, bool columns, int64_t rows, int64_t k, bool ha
 }
 static void check_quantized_matmul(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory())
-        quantized_case(c, false, 0, 0, false);
+        quantized_case(c, false, 0, 0, 0);
     static const struct {
-        int64_t rows, k; /* of 4 bits, affine: k that fits the memory of a block, or not, by all of its warps, or few */
+        int64_t rows, k; /* affine: k that fits the memory of a block, or not, by all of its warps, or few */
     } shapes[] = {{1, 32},    {3, 640},   {17, 1000}, {260, 128}, {130, 2200},
                   {33, 5000}, {2, 20000}, {3, 51200}, {4, 102400}};
-    for (size_t i = 0; i < 2 * (sizeof shapes / sizeof *shapes); i++, free_memory())
-        quantized_case(12, false, shapes[i / 2].rows, shapes[i / 2].k, i % 2 == 0);
+    for (size_t i = 0; i < 3 * (sizeof shapes / sizeof *shapes); i++, free_memory())
+        quantized_case(12, false, shapes[i / 3].rows, shapes[i / 3].k, (int)(i % 3) * 4);
 }
 static void check_quantized_matmul_columns(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory())
-        quantized_case(c, true, 0, 0, false);
+        quantized_case(c, true, 0, 0, 0);
 }
 
 /* ---- rotary positions ---- */
