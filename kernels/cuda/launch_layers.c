@@ -99,10 +99,97 @@ static bool start_halves(cuda_group_args *p) {
                CUDA_THREADS, shared, p);
     return true;
 }
+/* ---- products of many rows, or of a coding that no kernel of few rows has: the matrix is unpacked, and multiplied as
+ * any other ---- */
+#define MANY_TOKENS 16     /* from so many on that is sooner than the kernels of a row after another */
+#define UNPACKED 268435456 /* bytes of a matrix that are unpacked at once, if its rows are those of out */
+#define SLOWER 8           /* times as many */
+#define MANY_STEPS 4194304 /* multiplications: of fewer, to begin two kernels takes longer than they save */
+typedef struct {
+    gm_quantized_matmul_args a;
+    void *matrix, *workspace; /* matrix: NULL, it is not unpacked; workspace: of cuBLASLt, or NULL */
+    int64_t at_once;          /* rows of it */
+    bool columns;
+} quantized_job;
+/* Whether a kernel has rows one after another at the speed of the memory. */
+static bool has_kernel(const cuda_group_args *p) {
+    return p->mode == GM_AFFINE && p->group % 32 == 0 && is_aligned(p->weight, 16) &&
+           (p->bits == 4 || (p->bits == 8 && p->x_type != GM_T_F32 && p->x_type == p->scale_type));
+}
+/* By rows of the matrix from number `first` on. */
+static cuda_product_args unpacked_product(const quantized_job *job, int64_t first, int64_t rows) {
+    const gm_quantized_matmul_args *a = &job->a;
+    const int64_t taken = job->columns ? rows : a->w.k;
+    cuda_product_args p = {.x = a->x, .w = job->matrix, .type = a->x_type, .rows = a->tokens};
+    p.out = (char *)a->out + first * type_bytes(a->out_type);
+    p.columns = job->columns ? a->w.k : rows;
+    p.out_row = job->columns ? a->w.k : a->w.rows;
+    p.k = p.x_row = taken;
+    p.out_column = p.x_k = 1;
+    p.w_k = job->columns ? a->w.k : 1;
+    p.w_column = job->columns ? 1 : a->w.k;
+    p.alpha = 1;
+    p.batch = (cuda_shape){.count = 1, .ndim = 1, .shape = {1}};
+    return p;
+}
+/* Whether it is sooner: of float32 without the library, whose own product has few rows no sooner than many, from more
+ * on.
+ */
+static bool is_unpacked(const quantized_job *job, int64_t items) {
+    const gm_quantized_matmul_args *a = &job->a;
+    const cuda_group_args p = product_of(a, items);
+    const bool one = items == 1 && !a->x_index && !a->matrix_index && a->x_count == 1 && p.matrices == 1;
+    const bool exact = p.mode == GM_AFFINE || p.x_type != GM_T_F16; /* scales of others are beyond float16's */
+    if (!one || p.x_type != p.out_type || !exact || (double)p.rows * (double)p.k * (double)p.tokens < MANY_STEPS)
+        return false;
+    const cuda_product_args whole = unpacked_product(job, 0, p.rows);
+    const bool slow = p.x_type == GM_T_F32 && blaslt_workspace(&whole) == 0;
+    return job->columns || p.tokens >= (has_kernel(&p) ? MANY_TOKENS : 1) * (slow ? SLOWER : 1);
+}
+static void start_unpacked(const quantized_job *job) {
+    const gm_grouped *of = &job->a.w;
+    for (int64_t first = 0; first < of->rows; first += job->at_once) {
+        const int64_t left = of->rows - first, rows = left < job->at_once ? left : job->at_once;
+        const int64_t groups = first * (of->k / of->group),
+                      scale = of->mode == GM_AFFINE ? type_bytes(of->scale_type) : 1;
+        const cuda_product_args p = unpacked_product(job, first, rows);
+        cuda_group_args w = product_of(&job->a, 1);
+        w.rows = rows;
+        w.weight = (const char *)of->weight + first * (of->k / 8 * of->bits);
+        w.scales = (const char *)of->scales + groups * scale;
+        if (of->biases) w.biases = (const char *)of->biases + groups * scale;
+        w.out = job->matrix;
+        w.out_type = w.x_type;
+        cuda_start(CUDA_group_values, by_threads(rows * of->k / 8), CUDA_THREADS, 0, &w);
+        if (!blaslt_product(&p, 1, job->workspace)) cuda_start_product(&p);
+    }
+}
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+static bool record_quantized(gm_recorder *r, gm_kernel launch, const gm_quantized_matmul_args *a, int64_t n,
+                             bool columns) {
+    quantized_job job = {.a = *a, .columns = columns};
+    if (is_unpacked(&job, n)) {
+        const int64_t row = a->w.k * type_bytes(a->x_type), most = UNPACKED / row / 256 * 256;
+        job.at_once = columns || most < 1 || a->w.rows <= most ? a->w.rows : most;
+        job.matrix = r->workspace(r, (size_t)(job.at_once * row));
+        if (!job.matrix) return false;
+        const int64_t last = a->w.rows % job.at_once ? a->w.rows % job.at_once : job.at_once;
+        const cuda_product_args first = unpacked_product(&job, 0, job.at_once), rest = unpacked_product(&job, 0, last);
+        const size_t given = larger(blaslt_workspace(&first), blaslt_workspace(&rest));
+        if (given && !(job.workspace = r->workspace(r, given))) return false;
+    }
+    return r->launch(r, launch, &job, sizeof job, n, 0, 0);
+}
+
 static void launch_quantized_matmul(const void *args, int64_t begin, int64_t end) {
-    cuda_group_args p = product_of(args, end);
+    const quantized_job *job = args;
+    cuda_group_args p = product_of(&job->a, end);
     const bool fits = p.mode == GM_AFFINE && p.group % 32 == 0 && is_aligned(p.weight, 16);
     (void)begin;
+    if (job->matrix) {
+        start_unpacked(job);
+        return;
+    }
     if (fits && (p.bits == 4 || p.bits == 8) && start_halves(&p)) return;
     if (fits && p.bits == 4 && qmm_shared(p.k) <= cuda_block_memory()) {
         cuda_start(CUDA_quantized_matmul_4, blocks_of(p.rows, QMM_ROWS) * end * p.tokens, CUDA_THREADS, qmm_shared(p.k),
@@ -111,13 +198,19 @@ static void launch_quantized_matmul(const void *args, int64_t begin, int64_t end
     }
     cuda_start(CUDA_quantized_matmul, by_warps(end * p.tokens * p.rows), CUDA_THREADS, 0, &p);
 }
-CUDA_CONTRACT(quantized_matmul)
-static void launch_quantized_matmul_columns(const void *args, int64_t begin, int64_t end) {
-    const cuda_group_args p = product_of(args, end);
-    (void)begin;
-    cuda_start(CUDA_quantized_matmul_columns, by_threads(end * p.tokens * p.k), CUDA_THREADS, 0, &p);
+bool cuda_quantized_matmul(gm_recorder *r, const gm_quantized_matmul_args *a, int64_t n) {
+    return record_quantized(r, launch_quantized_matmul, a, n, false);
 }
-CUDA_CONTRACT(quantized_matmul_columns)
+static void launch_quantized_matmul_columns(const void *args, int64_t begin, int64_t end) {
+    const quantized_job *job = args;
+    const cuda_group_args p = product_of(&job->a, end);
+    (void)begin;
+    if (job->matrix) start_unpacked(job);
+    else cuda_start(CUDA_quantized_matmul_columns, by_threads(end * p.tokens * p.k), CUDA_THREADS, 0, &p);
+}
+bool cuda_quantized_matmul_columns(gm_recorder *r, const gm_quantized_matmul_args *a, int64_t n) {
+    return record_quantized(r, launch_quantized_matmul_columns, a, n, true);
+}
 
 /* ---- rotary positions ---- */
 static void launch_rope_table(const void *args, int64_t begin, int64_t end) {

@@ -149,6 +149,43 @@ KERNEL(gm_group_dequantize, cuda_group_args, CUDA_THREADS) {
     if (a.mode == GM_NVFP4 && a.global) scale = scale * (*a.global / (448.0f * 6.0f));
     ((float *)a.out)[i] = (a.bits == 4 ? fp4_value(field) : fp8_value(field)) * scale;
 }
+/* Eight fields side by side. Those of a matrix begin with a word. */
+DEVICE uint64_t eight_fields(const void *weight, int64_t number, int bits) {
+    const int parts = bits % 4 == 0 ? bits / 4 : bits % 2 == 0 ? bits / 2 : bits;
+    uint64_t fields = 0;
+    for (int p = 0; p < parts; p++) {
+        const int64_t at = number * parts + p;
+        if (bits % 4 == 0) fields |= (uint64_t)((const uint32_t *)weight)[at] << 32 * p;
+        else if (bits % 2 == 0) fields |= (uint64_t)((const uint16_t *)weight)[at] << 16 * p;
+        else fields |= (uint64_t)((const uint8_t *)weight)[at] << 8 * p;
+    }
+    return fields;
+}
+template <int TYPE> DEVICE void put_eight(void *out, int64_t number, const float *values) {
+    typedef typename float_item<TYPE>::raw raw;
+    pack<raw, 8> all;
+    UNROLL for (int j = 0; j < 8; j++)
+        all.at[j] = narrow<TYPE>(values[j]);
+    ((pack<raw, 8> *)out)[number] = all;
+}
+/* A matrix as products of many rows read it, in the type of x, each value rounded once: eight a thread, of one group.
+ */
+KERNEL(gm_group_values, cuda_group_args, CUDA_THREADS) {
+    const int64_t number = block_index() * CUDA_THREADS + thread_index(), g = number * 8 / a.group;
+    if (number * 8 >= a.rows * a.k) return;
+    const uint64_t fields = eight_fields(a.weight, number, a.bits);
+    const float scale = group_scale(a, a.scales, g);
+    const float bias = a.mode == GM_AFFINE ? load_float(a.biases, g, a.scale_type) : 0;
+    float values[8];
+    UNROLL for (int j = 0; j < 8; j++) {
+        const uint32_t field = (uint32_t)(fields >> j * a.bits) & ((1u << a.bits) - 1);
+        if (a.mode == GM_AFFINE) values[j] = fmaf((float)field, scale, bias);
+        else values[j] = (a.bits == 4 ? fp4_value(field) : fp8_value(field)) * scale;
+    }
+    if (a.out_type == GM_T_F16) put_eight<GM_T_F16>(a.out, number, values);
+    else if (a.out_type == GM_T_BF16) put_eight<GM_T_BF16>(a.out, number, values);
+    else put_eight<GM_T_F32>(a.out, number, values);
+}
 DEVICE int64_t chosen(const int64_t *index, int64_t item, int64_t count) {
     const int64_t i = index ? index[item] : 0, from_end = i < 0 ? i + count : i;
     return from_end >= 0 && from_end < count ? from_end : -1;

@@ -177,9 +177,30 @@ static void quantized_case(int c, bool columns, int64_t rows, int64_t k, int hal
     const double ulps = out_type != GM_T_F32 ? 1 : w.k < 50000 ? 64 : 256; /* two orders of so many terms */
     compare_out(coding_of(&w), out, n, out_type, ulps, largest_of(out, n, out_type));
 }
+/* Of so many multiplications that the matrix is unpacked, in the type of x and out. */
+static void unpacked_case(int c, bool columns) {
+    gm_grouped w = {.matrices = 1, .rows = 136};
+    choose_coding(c, &w);
+    w.k = 1024;
+    const int type = columns ? GM_T_F32 : w.mode == GM_AFFINE ? random_float_type() : GM_T_BF16;
+    const grouped_pair p = random_matrices(w);
+    const int64_t tokens = 31 + below(3), taken = columns ? w.rows : w.k, n = tokens * (columns ? w.k : w.rows);
+    const operand x = random_operand(tokens * taken, type, SMALL), out = operand_of((size_t)n * 4);
+    gm_quantized_matmul_args h = {p.host, x.host, type, 1, tokens, NULL, NULL, out.host, type}, d = h;
+    d.w = p.device;
+    d.x = x.device;
+    d.out = out.device;
+    if (columns)
+        RUN_BOTH(quantized_matmul_columns, h, d, 1, out, (size_t)(n * bytes_of(type)));
+    else
+        RUN_BOTH(quantized_matmul, h, d, 1, out, (size_t)(n * bytes_of(type)));
+    compare_out(coding_of(&w), out, n, type, type == GM_T_F32 ? 64 : 1, largest_of(out, n, type));
+}
 static void check_quantized_matmul(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory())
         quantized_case(c, false, 0, 0, 0);
+    for (int c = 0; c < 2 * cases; c++, free_memory())
+        unpacked_case(c, false);
     static const struct {
         int64_t rows, k; /* affine: k that fits the memory of a block, or not, by all of its warps, or few */
     } shapes[] = {{1, 32},    {3, 640},   {17, 1000}, {260, 128}, {130, 2200},
@@ -188,6 +209,8 @@ static void check_quantized_matmul(void) {
         quantized_case(12, false, shapes[i / 3].rows, shapes[i / 3].k, (int)(i % 3) * 4);
 }
 static void check_quantized_matmul_columns(void) {
+    for (int c = 0; c < cases; c++, free_memory())
+        unpacked_case(c, true);
     for (int c = 0; c < 2 * cases; c++, free_memory())
         quantized_case(c, true, 0, 0, 0);
 }
