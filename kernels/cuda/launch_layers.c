@@ -63,14 +63,18 @@ static cuda_group_args product_of(const gm_quantized_matmul_args *a, int64_t ite
 }
 #define QMM_ROWS 16     /* of a block of quantized_matmul_4, and of a span of quantized_halves */
 #define QMM_STRETCH 128 /* bytes of a row that a warp takes at once */
+#define MOST_TURNS 8
 /* A row of x as float32 and the sums of each 32, both to a multiple of 1024 elements. */
 static size_t qmm_shared(int64_t k) { return (size_t)blocks_of(k, 1024) * (1024 + 32) * sizeof(float); }
-/* Blocks of a row of out: those whose spans the card makes soonest, where two blocks run at once on a processor. */
+/* Blocks of a row of out: those whose spans the card makes soonest, in a few turns of as many blocks as it runs at
+ * once, two on a processor; to begin takes a block as long as a span. */
 static int64_t halves_blocks(int64_t rows_of_out, int64_t spans) {
-    const int64_t at_once = 2 * cuda_processors(), most = spans < at_once ? spans : at_once;
+    const int64_t at_once = 2 * cuda_processors();
     int64_t best = 1, least = INT64_MAX;
-    for (int64_t blocks = 1; blocks <= most; blocks++) {
-        const int64_t steps = blocks_of(blocks * rows_of_out, at_once) * (blocks_of(spans, blocks) + 1);
+    for (int64_t turns = 1; turns <= MOST_TURNS && rows_of_out > 0 && spans > 0; turns++) {
+        const int64_t fill = turns * at_once / rows_of_out, most = fill < 1 ? 1 : fill < spans ? fill : spans;
+        const int64_t each = blocks_of(spans, most), blocks = blocks_of(spans, each);
+        const int64_t steps = blocks_of(blocks * rows_of_out, at_once) * (each + 1);
         if (steps < least) best = blocks, least = steps;
     }
     return best;
@@ -81,7 +85,7 @@ static size_t halves_shared(const cuda_group_args *p, int64_t spans) {
     const int64_t values = QMM_STRETCH * 8 / p->bits, stretches = blocks_of(p->k, values);
     return (size_t)(CUDA_QMM_PARTS * CUDA_QMM_AHEAD * QMM_ROWS * QMM_STRETCH +
                     (stretches < CUDA_QMM_PARTS ? CUDA_QMM_PARTS : stretches) * (values * 2 + 32) +
-                    spans * (p->k / p->group) * QMM_ROWS * 4);
+                    spans * (p->k / p->group) * QMM_ROWS * (p->mode == GM_AFFINE ? 4 : 1));
 }
 static bool start_halves(cuda_group_args *p) {
     const int64_t lines = p->items * p->tokens, spans = blocks_of(p->rows, QMM_ROWS);
@@ -89,9 +93,10 @@ static bool start_halves(cuda_group_args *p) {
     const int64_t of_block = blocks_of(spans, blocks), ahead = blocks_of(CUDA_QMM_AHEAD, of_part ? of_part : 1) + 1;
     const int64_t scale_spans = ahead < of_block ? ahead : of_block;
     const size_t shared = halves_shared(p, scale_spans);
-    const bool whole = p->matrices == 1 || p->rows * (p->k / p->group) % 8 == 0; /* of 16 bytes of scales */
-    if (p->x_type == GM_T_F32 || p->x_type != p->scale_type || !whole || shared > cuda_block_memory() ||
-        !is_aligned(p->x, 16) || !is_aligned(p->scales, 16) || !is_aligned(p->biases, 16))
+    const bool affine = p->mode == GM_AFFINE; /* sixteens of bytes of scales are of one matrix, each */
+    const bool whole = p->matrices == 1 || p->rows * (p->k / p->group) % (affine ? 8 : 16) == 0;
+    if (p->x_type == GM_T_F32 || (affine && p->x_type != p->scale_type) || !whole || shared > cuda_block_memory() ||
+        !is_aligned(p->x, 16) || !is_aligned(p->scales, 16) || (affine && !is_aligned(p->biases, 16)))
         return false;
     p->blocks = (int32_t)blocks;
     p->scale_spans = (int32_t)scale_spans;
@@ -113,8 +118,10 @@ typedef struct {
 } quantized_job;
 /* Whether a kernel has rows one after another at the speed of the memory. */
 static bool has_kernel(const cuda_group_args *p) {
-    return p->mode == GM_AFFINE && p->group % 32 == 0 && is_aligned(p->weight, 16) &&
-           (p->bits == 4 || (p->bits == 8 && p->x_type != GM_T_F32 && p->x_type == p->scale_type));
+    const bool halves = p->x_type != GM_T_F32, affine = p->mode == GM_AFFINE && p->group % 32 == 0;
+    return is_aligned(p->weight, 16) &&
+           ((p->mode == GM_MXFP4 && halves) ||
+            (affine && (p->bits == 4 || (p->bits == 8 && halves && p->x_type == p->scale_type))));
 }
 /* By rows of the matrix from number `first` on. */
 static cuda_product_args unpacked_product(const quantized_job *job, int64_t first, int64_t rows) {
@@ -185,12 +192,13 @@ static void launch_quantized_matmul(const void *args, int64_t begin, int64_t end
     const quantized_job *job = args;
     cuda_group_args p = product_of(&job->a, end);
     const bool fits = p.mode == GM_AFFINE && p.group % 32 == 0 && is_aligned(p.weight, 16);
+    const bool halves = (fits && (p.bits == 4 || p.bits == 8)) || (p.mode == GM_MXFP4 && is_aligned(p.weight, 16));
     (void)begin;
     if (job->matrix) {
         start_unpacked(job);
         return;
     }
-    if (fits && (p.bits == 4 || p.bits == 8) && start_halves(&p)) return;
+    if (halves && start_halves(&p)) return;
     if (fits && p.bits == 4 && qmm_shared(p.k) <= cuda_block_memory()) {
         cuda_start(CUDA_quantized_matmul_4, blocks_of(p.rows, QMM_ROWS) * end * p.tokens, CUDA_THREADS, qmm_shared(p.k),
                    &p);

@@ -284,12 +284,14 @@ KERNEL(gm_quantized_matmul_4, cuda_group_args, CUDA_THREADS) {
         if (lane == 0 && row + l < a.rows) store_float(a.out, token * a.rows + row + l, out[l], a.out_type);
     }
 }
-/* ---- affine matrices of 4 or 8 bits, where x and the scales are of one type of 16 bits, by the tensor cores ----
+/* ---- affine matrices of 4 or 8 bits, where x and the scales are of one type of 16 bits, and those of MXFP4 where x is
+ * of one, by the tensor cores ----
  * A block makes spans of 16 elements of out. Each of its eight warps has every eighth stretch along k, 128 bytes of a
  * row, and copies them ahead of itself: of four rows by one request, as requests are what such a product waits for.
  * Lane (g, t) gets of a stretch, of rows g / 2 + 4 j, run t of half g % 2: 16 bytes. Half a stretch of a row is a row
  * of the tensor cores', and a column is a run: 2 t + h for run t of half h; so each run gets its own scale, and lane
- * (g, t) gets the sums of its own four. Fields are in the low bits of float16, where they are whole multiples of 2^-24;
+ * (g, t) gets the sums of its own four. Fields are in the low bits of float16, where they are whole multiples of 2^-24,
+ * and floats of four bits at bits 15, 11, 10 and 9, where they are times 2^-14 what they are;
  * x of a warp is times a power of two that brings its largest to [2^13, 2^14). ---- */
 #define QMM_ROWS 16
 #define QMM_PARTS CUDA_QMM_PARTS
@@ -298,14 +300,17 @@ KERNEL(gm_quantized_matmul_4, cuda_group_args, CUDA_THREADS) {
 /* Values of a run and of a stretch; of a stretch those that a lane makes of x; stretches of x that a warp reads at
  * once.
  */
-template <int BITS_> struct qmm_form {
+template <int BITS_, bool FLOATS_> struct qmm_form {
+    static constexpr bool FLOATS = FLOATS_; /* and their scales are powers of two, of a byte, without biases */
+    static constexpr int SCALE_BYTES = FLOATS ? 1 : 2, SCALES = FLOATS ? 1 : 2;
+    static constexpr float UNIT = FLOATS ? 0x1p14f : 0x1p24f;
     static constexpr int BITS = BITS_, RUN = 128 / BITS, STRETCH = 8 * RUN, EACH = STRETCH / WARP, BATCH = 64 / EACH;
 };
 /* The block's memory: after what warps have copied of matrices. */
 struct qmm_room {
-    qmm_fields *x;    /* of a stretch, [RUN / 8][run]: see stage_x */
-    float *runs;      /* sums of x */
-    uint16_t *scales; /* [CUDA_QMM spans][scales, biases][QMM_ROWS][groups], as they lie in memory */
+    qmm_fields *x; /* of a stretch, [RUN / 8][run]: see stage_x */
+    float *runs;   /* sums of x */
+    char *scales;  /* [spans][scales, and biases][QMM_ROWS][groups], as they lie in memory */
     int spans, groups;
 };
 struct qmm_source {
@@ -319,19 +324,19 @@ struct qmm_cursor {
     const char *weight; /* the lane's first row */
     int row, span, stretch, slot, scales;
 };
-DEVICE void copy_scales(const qmm_source &p, const qmm_room &room, qmm_cursor &at) {
-    const int size = QMM_ROWS * room.groups * 2, left = (p.rows - at.span * QMM_ROWS) * room.groups * 2;
+template <class FORM> DEVICE void copy_scales(const qmm_source &p, const qmm_room &room, qmm_cursor &at) {
+    const int row = room.groups * FORM::SCALE_BYTES, size = QMM_ROWS * row, left = (p.rows - at.span * QMM_ROWS) * row;
     const int64_t from = (int64_t)at.span * size;
-    char *const to = (char *)room.scales + at.scales * 2 * size;
+    char *const to = room.scales + at.scales * FORM::SCALES * size;
     for (int i = thread_index() * 16; i < size && i < left; i += QMM_PARTS * WARP * 16) {
         if (left - i >= 16) {
             copy_16(to + i, p.scales + from + i, 16);
-            copy_16(to + size + i, p.biases + from + i, 16);
+            if (!FORM::FLOATS) copy_16(to + size + i, p.biases + from + i, 16);
             continue;
         }
-        _Pragma("unroll 1") for (int j = i; j < left; j += 2) { /* of the matrix's last row */
-            *(uint16_t *)(to + j) = *(const uint16_t *)(p.scales + from + j);
-            *(uint16_t *)(to + size + j) = *(const uint16_t *)(p.biases + from + j);
+        _Pragma("unroll 1") for (int j = i; j < left; j++) { /* of the matrix's last row */
+            to[j] = p.scales[from + j];
+            if (!FORM::FLOATS) to[size + j] = p.biases[from + j];
         }
     }
     at.scales = at.scales + 1 == room.spans ? 0 : at.scales + 1;
@@ -358,7 +363,7 @@ DEVICE void copy_stretch(const qmm_source &p, const qmm_room &room, qmm_fields *
         if (at.stretch >= p.stretches) {
             at.span++;
             find_rows<FORM>(p, at);
-            if (at.span < p.end) copy_scales(p, room, at);
+            if (at.span < p.end) copy_scales<FORM>(p, room, at);
         }
     }
     commit_copies();
@@ -412,7 +417,7 @@ template <int TYPE, class FORM> DEVICE float stage_x(const qmm_source &p, const 
             if (word == 0) room.runs[stretch * 8 + run] = sum * 0x1p-24f;
             pack<uint32_t, HALF> pairs;
             UNROLL for (int j = 0; j < HALF; j++) {
-                const float less = FORM::BITS == 4 && j % 2 ? 0.0625f : 1.0f;
+                const float less = FORM::BITS == 4 && !FORM::FLOATS && j % 2 ? 0.0625f : 1.0f;
                 pairs.at[j] = two_halves(value[j] * less, value[j + HALF] * less);
             }
             ((pack<uint32_t, HALF> *)
@@ -422,12 +427,26 @@ template <int TYPE, class FORM> DEVICE float stage_x(const qmm_source &p, const 
     }
     return power_of_two(-exponent);
 }
+/* Pair i of a word's fields, side by side as float16: two nibbles of its lower and its upper half, or two bytes. */
+template <class FORM> DEVICE uint32_t field_pair(uint32_t word, int i) {
+    if (FORM::FLOATS) {
+        const uint32_t magnitudes = i < 3 ? word << (9 - 4 * i) : word >> 3;
+        return (word << (12 - 4 * i) & 0x80008000u) | (magnitudes & 0x0e000e00u);
+    }
+    if (FORM::BITS == 8) return word >> 8 * i & 0x00ff00ffu;
+    return word >> i / 2 * 8 & (i % 2 ? 0x00f000f0u : 0x000f000fu);
+}
+/* Scale number i: of float16 or bfloat16, or the exponent of a float. */
+template <int TYPE, class FORM> DEVICE float scale_at(const char *scales, int i) {
+    if (!FORM::FLOATS) return widen<TYPE>(((const uint16_t *)scales)[i]);
+    const uint32_t code = ((const uint8_t *)scales)[i];
+    return code ? float_of_bits(code << 23) : 0x1p-127f;
+}
 /* out += a stretch of four rows. x: zeros, where a lane has no run of the tensor cores' column. */
 template <int TYPE, class FORM, int SHIFT>
-DEVICE void add_stretch(const qmm_source &p, const qmm_room &room, const qmm_fields *ring, const uint16_t *scales,
+DEVICE void add_stretch(const qmm_source &p, const qmm_room &room, const qmm_fields *ring, const char *scales,
                         int stretch, qmm_fields (&x)[FORM::RUN / 8], float (&out)[4]) {
-    constexpr bool NIBBLES = FORM::BITS == 4;
-    constexpr uint32_t LOW = NIBBLES ? 0x000f000fu : 0x00ff00ffu;
+    constexpr int STEPS = FORM::RUN / 16; /* of the tensor cores, of a word */
     const int lane = thread_index() % WARP, g = lane / 4, t = lane % 4, run = g % 2 * 4 + t;
     float sums[2][4] = {};
     qmm_fields fields[4];
@@ -436,21 +455,23 @@ DEVICE void add_stretch(const qmm_source &p, const qmm_room &room, const qmm_fie
     if (g / 2 == t) UNROLL
         for (int i = 0; i < FORM::RUN / 8; i++) x[i] = room.x[stretch * (FORM::STRETCH / 8) + i * 8 + run];
     UNROLL for (int word = 0; word < 4; word++) UNROLL
-        for (int pair = 0; pair < (NIBBLES ? 2 : 1); pair++) UNROLL
+        for (int step = 0; step < STEPS; step++) UNROLL
             for (int r = 0; r < 2; r++) {
-                const uint32_t near = fields[2 * r].at[word] >> 8 * pair, far = fields[2 * r + 1].at[word] >> 8 * pair;
-                const uint32_t high = NIBBLES ? 0x00f000f0u : LOW, shift = NIBBLES ? 0 : 8;
-                const uint32_t both[4] = {near & LOW, far & LOW, near >> shift & high, far >> shift & high};
-                mma_f16(sums[r], both, NIBBLES ? &x[word].at[2 * pair] : &x[word / 2].at[word % 2 * 2]);
+                const uint32_t near = fields[2 * r].at[word], far = fields[2 * r + 1].at[word];
+                const uint32_t rows[4] = {field_pair<FORM>(near, 2 * step), field_pair<FORM>(far, 2 * step),
+                                          field_pair<FORM>(near, 2 * step + 1), field_pair<FORM>(far, 2 * step + 1)};
+                const int at = (word * STEPS + step) * 2;
+                mma_f16(sums[r], rows, &x[at / 4].at[at % 4]);
             }
     const int first = stretch * FORM::STRETCH + run * FORM::RUN;
     if (first >= p.k) return;
     const float sum = room.runs[stretch * 8 + run];
-    const uint16_t *scale = scales + g / 2 * room.groups + (first >> SHIFT), *bias = scale + QMM_ROWS * room.groups;
+    const int own = g / 2 * room.groups + (first >> SHIFT), to_biases = QMM_ROWS * room.groups;
     UNROLL for (int j = 0; j < 4; j++) {
         const float *of_row = &sums[j / 2][j % 2 * 2], dot = g % 2 ? of_row[1] : of_row[0];
-        out[j] = fmaf(widen<TYPE>(bias[j * 4 * room.groups]), sum, out[j]);
-        out[j] = fmaf(widen<TYPE>(scale[j * 4 * room.groups]), dot, out[j]);
+        const int at = own + j * 4 * room.groups;
+        if (!FORM::FLOATS) out[j] = fmaf(scale_at<TYPE, FORM>(scales, at + to_biases), sum, out[j]);
+        out[j] = fmaf(scale_at<TYPE, FORM>(scales, at), dot, out[j]);
     }
 }
 typedef float qmm_parts[QMM_ROWS][QMM_PARTS]; /* of a span of out */
@@ -470,8 +491,8 @@ template <int TYPE, class FORM, int SHIFT> DEVICE void quantized_halves(const cu
     const int stretches = in_k < QMM_PARTS ? QMM_PARTS : in_k; /* each warp has one, if only of zeros */
     const int64_t values = matrix * a.rows * k;
     const qmm_source p = {(const char *)a.weight + values / 8 * FORM::BITS,
-                          (const char *)a.scales + (values >> SHIFT) * 2,
-                          (const char *)a.biases + (values >> SHIFT) * 2,
+                          (const char *)a.scales + (values >> SHIFT) * FORM::SCALE_BYTES,
+                          FORM::FLOATS ? nullptr : (const char *)a.biases + (values >> SHIFT) * 2,
                           (const uint16_t *)a.x + (x_number * a.tokens + token) * k,
                           k,
                           (int)a.rows,
@@ -481,12 +502,12 @@ template <int TYPE, class FORM, int SHIFT> DEVICE void quantized_halves(const cu
     qmm_fields *const memory = (qmm_fields *)block_memory(), *const ring = memory + part * QMM_AHEAD * QMM_PIECES;
     qmm_fields *const x_room = memory + QMM_PARTS * QMM_AHEAD * QMM_PIECES;
     const qmm_room room = {x_room, (float *)(x_room + stretches * (FORM::STRETCH / 8)),
-                           (uint16_t *)(x_room + stretches * (FORM::STRETCH / 8 + 2)), a.scale_spans, k >> SHIFT};
+                           (char *)(x_room + stretches * (FORM::STRETCH / 8 + 2)), a.scale_spans, k >> SHIFT};
     qmm_x<FORM> first_x; /* asked for before all that is copied ahead */
     first_x.read(p, part);
     qmm_cursor next = {nullptr, 0, begin, 0, 0, 0};
     find_rows<FORM>(p, next);
-    copy_scales(p, room, next);
+    copy_scales<FORM>(p, room, next);
     UNROLL for (int i = 0; i < QMM_AHEAD - 1; i++)
         copy_stretch<FORM>(p, room, ring, next);
     const float back = stage_x<TYPE, FORM>(p, room, first_x);
@@ -495,7 +516,7 @@ template <int TYPE, class FORM, int SHIFT> DEVICE void quantized_halves(const cu
     qmm_fields x[FORM::RUN / 8] = {};
     int slot = 0, of_scales = 0;
     for (int span = begin; span < end; span++) {
-        const uint16_t *scales = room.scales + of_scales * 2 * QMM_ROWS * room.groups;
+        const char *scales = room.scales + of_scales * FORM::SCALES * QMM_ROWS * room.groups * FORM::SCALE_BYTES;
         float out[4] = {};
         for (int stretch = part; stretch < stretches; stretch += QMM_PARTS) {
             wait_copies<QMM_AHEAD - 2>();
@@ -508,7 +529,7 @@ template <int TYPE, class FORM, int SHIFT> DEVICE void quantized_halves(const cu
             out[j] += lane_xor(out[j], 1);
             out[j] += lane_xor(out[j], 2);
             out[j] += lane_xor(out[j], 4);
-            if (lane % 8 == 0) parts[span % 2][lane / 8 + 4 * j][part] = out[j] * 0x1p24f * back;
+            if (lane % 8 == 0) parts[span % 2][lane / 8 + 4 * j][part] = out[j] * FORM::UNIT * back;
         }
         barrier(); /* and the scales of the next span have come */
         const int row = span * QMM_ROWS + thread_index();
@@ -520,13 +541,14 @@ template <int TYPE, class FORM, int SHIFT> DEVICE void quantized_halves(const cu
     }
 }
 template <int TYPE, int BITS> DEVICE void quantized_by_groups(const cuda_group_args &a, qmm_parts *parts) {
-    if (a.group == 32) quantized_halves<TYPE, qmm_form<BITS>, 5>(a, parts);
-    else if (a.group == 64) quantized_halves<TYPE, qmm_form<BITS>, 6>(a, parts);
-    else quantized_halves<TYPE, qmm_form<BITS>, 7>(a, parts);
+    if (a.group == 32) quantized_halves<TYPE, qmm_form<BITS, false>, 5>(a, parts);
+    else if (a.group == 64) quantized_halves<TYPE, qmm_form<BITS, false>, 6>(a, parts);
+    else quantized_halves<TYPE, qmm_form<BITS, false>, 7>(a, parts);
 }
 template <int TYPE> DEVICE void quantized_by_bits(const cuda_group_args &a) {
     SHARED qmm_parts parts[2];
-    if (a.bits == 4) quantized_by_groups<TYPE, 4>(a, parts);
+    if (a.mode == GM_MXFP4) quantized_halves<TYPE, qmm_form<4, true>, 5>(a, parts);
+    else if (a.bits == 4) quantized_by_groups<TYPE, 4>(a, parts);
     else quantized_by_groups<TYPE, 8>(a, parts);
 }
 KERNEL_OF_TWO(gm_quantized_halves_f16, cuda_group_args, CUDA_THREADS) { quantized_by_bits<GM_T_F16>(a); }

@@ -148,10 +148,11 @@ static operand random_choice(int64_t items, int64_t count) {
 static void quantized_case(int c, bool columns, int64_t rows, int64_t k, int halves) {
     gm_grouped w = {.matrices = 1 + below(3), .rows = rows ? rows : 1 + below(c % 5 ? 30 : 200)};
     choose_coding(c, &w);
-    if (halves) {
-        w.scale_type = below(2) ? GM_T_F16 : GM_T_BF16;
+    const int half = below(2) ? GM_T_F16 : GM_T_BF16;
+    if (halves)
         w.bits = halves;
-    }
+    if (halves && w.mode == GM_AFFINE)
+        w.scale_type = half;
     w.k = w.group * (k ? (k + w.group - 1) / w.group : 1 + below(columns ? 3 : c % 3 ? 8 : 40));
     const bool gather = below(2);
     if (!gather)
@@ -159,7 +160,7 @@ static void quantized_case(int c, bool columns, int64_t rows, int64_t k, int hal
     const grouped_pair p = random_matrices(w);
     const int64_t tokens = 1 + below(4), items = gather ? 1 + below(5) : 1, x_count = gather ? 2 : 1;
     const int64_t taken = columns ? w.rows : w.k, given = columns ? w.k : w.rows, n = items * tokens * given;
-    const int x_type = columns ? GM_T_F32 : halves ? w.scale_type : random_float_type(), out_type = random_float_type();
+    const int x_type = columns ? GM_T_F32 : halves ? half : random_float_type(), out_type = random_float_type();
     const operand x = random_operand(x_count * tokens * taken, x_type, SMALL), out = operand_of((size_t)n * 4);
     const operand x_index = random_choice(items, x_count), matrix_index = random_choice(items, w.matrices);
     gm_quantized_matmul_args h = {p.host, x.host, x_type, x_count, tokens, NULL, NULL, out.host, out_type}, d = h;
@@ -202,11 +203,14 @@ static void check_quantized_matmul(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory())
         unpacked_case(c, false);
     static const struct {
-        int64_t rows, k; /* affine: k that fits the memory of a block, or not, by all of its warps, or few */
+        int64_t rows, k; /* k that fits the memory of a block, or not, by all of its warps, or few */
     } shapes[] = {{1, 32},    {3, 640},   {17, 1000}, {260, 128}, {130, 2200},
                   {33, 5000}, {2, 20000}, {3, 51200}, {4, 102400}};
-    for (size_t i = 0; i < 3 * (sizeof shapes / sizeof *shapes); i++, free_memory())
-        quantized_case(12, false, shapes[i / 3].rows, shapes[i / 3].k, (int)(i % 3) * 4);
+    static const struct {
+        int c, halves; /* which coding; of how many bits where a kernel of its own has it */
+    } codings[] = {{12, 0}, {12, 4}, {12, 8}, {13, 4}};
+    for (size_t i = 0; i < 4 * (sizeof shapes / sizeof *shapes); i++, free_memory())
+        quantized_case(codings[i % 4].c, false, shapes[i / 4].rows, shapes[i / 4].k, codings[i % 4].halves);
 }
 static void check_quantized_matmul_columns(void) {
     for (int c = 0; c < cases; c++, free_memory())
