@@ -87,80 +87,91 @@ static size_t halves_shared(const cuda_group_args *p, int64_t spans) {
                     (stretches < CUDA_QMM_PARTS ? CUDA_QMM_PARTS : stretches) * (values * 2 + 32) +
                     spans * (p->k / p->group) * QMM_ROWS * (p->mode == GM_AFFINE ? 4 : 1));
 }
-static bool start_halves(cuda_group_args *p) {
-    const int64_t lines = p->items * p->tokens, spans = blocks_of(p->rows, QMM_ROWS);
-    const int64_t of_part = p->k / (QMM_STRETCH * 8 / p->bits * CUDA_QMM_PARTS), blocks = halves_blocks(lines, spans);
-    const int64_t of_block = blocks_of(spans, blocks), ahead = blocks_of(CUDA_QMM_AHEAD, of_part ? of_part : 1) + 1;
-    const int64_t scale_spans = ahead < of_block ? ahead : of_block;
-    const size_t shared = halves_shared(p, scale_spans);
+/* Which kernel of few rows there is, where a block's memory holds what it needs. */
+static bool is_of_halves(const cuda_group_args *p) {
     const bool affine = p->mode == GM_AFFINE; /* sixteens of bytes of scales are of one matrix, each */
     const bool whole = p->matrices == 1 || p->rows * (p->k / p->group) % (affine ? 8 : 16) == 0;
-    if (p->x_type == GM_T_F32 || (affine && p->x_type != p->scale_type) || !whole || shared > cuda_block_memory() ||
-        !is_aligned(p->x, 16) || !is_aligned(p->scales, 16) || (affine && !is_aligned(p->biases, 16)))
-        return false;
+    const bool coding = affine ? p->group % 32 == 0 && (p->bits == 4 || p->bits == 8) && p->x_type == p->scale_type
+                               : p->mode == GM_MXFP4;
+    return p->x_type != GM_T_F32 && coding && whole && is_aligned(p->weight, 16) && is_aligned(p->x, 16) &&
+           is_aligned(p->scales, 16) && (!affine || is_aligned(p->biases, 16));
+}
+static bool is_of_nibbles(const cuda_group_args *p) {
+    return p->mode == GM_AFFINE && p->bits == 4 && p->group % 32 == 0 && is_aligned(p->weight, 16);
+}
+/* What quantized_halves needs to know, and of a block's memory: where the scales of several spans have no room a block
+ * makes one. */
+static bool plan_halves(cuda_group_args *p, size_t *shared) {
+    if (!is_of_halves(p)) return false;
+    const int64_t spans = blocks_of(p->rows, QMM_ROWS), of_part = p->k / (QMM_STRETCH * 8 / p->bits * CUDA_QMM_PARTS);
+    const int64_t ahead = blocks_of(CUDA_QMM_AHEAD, of_part ? of_part : 1) + 1;
+    int64_t blocks = halves_blocks(p->items * p->tokens, spans), of_block = blocks_of(spans, blocks);
+    if (halves_shared(p, ahead < of_block ? ahead : of_block) > cuda_block_memory()) blocks = spans, of_block = 1;
     p->blocks = (int32_t)blocks;
-    p->scale_spans = (int32_t)scale_spans;
-    cuda_start(p->x_type == GM_T_F16 ? CUDA_quantized_halves_f16 : CUDA_quantized_halves_bf16, lines * blocks,
-               CUDA_THREADS, shared, p);
-    return true;
+    p->scale_spans = (int32_t)(ahead < of_block ? ahead : of_block);
+    *shared = halves_shared(p, p->scale_spans);
+    return *shared <= cuda_block_memory();
 }
 /* ---- products of many rows, or of a coding that no kernel of few rows has: the matrix is unpacked, and multiplied as
  * any other ---- */
 #define MANY_TOKENS 16     /* from so many on that is sooner than the kernels of a row after another */
-#define UNPACKED 268435456 /* bytes of a matrix that are unpacked at once, if its rows are those of out */
+#define UNPACKED 268435456 /* bytes of a matrix that are unpacked at once, where 256 rows are not more */
 #define SLOWER 8           /* times as many */
 #define MANY_STEPS 4194304 /* multiplications: of fewer, to begin two kernels takes longer than they save */
 typedef struct {
     gm_quantized_matmul_args a;
     void *matrix, *workspace; /* matrix: NULL, it is not unpacked; workspace: of cuBLASLt, or NULL */
-    int64_t at_once;          /* rows of it */
+    void *made;               /* of columns, what is rounded to another type then; or NULL */
+    int64_t at_once;          /* rows of the matrix */
     bool columns;
 } quantized_job;
-/* Whether a kernel has rows one after another at the speed of the memory. */
-static bool has_kernel(const cuda_group_args *p) {
-    const bool halves = p->x_type != GM_T_F32, affine = p->mode == GM_AFFINE && p->group % 32 == 0;
-    return is_aligned(p->weight, 16) &&
-           ((p->mode == GM_MXFP4 && halves) ||
-            (affine && (p->bits == 4 || (p->bits == 8 && halves && p->x_type == p->scale_type))));
-}
-/* By rows of the matrix from number `first` on. */
+/* By rows of the matrix from number `first` on. Of columns these are a part of each sum. */
 static cuda_product_args unpacked_product(const quantized_job *job, int64_t first, int64_t rows) {
     const gm_quantized_matmul_args *a = &job->a;
-    const int64_t taken = job->columns ? rows : a->w.k;
+    const bool columns = job->columns;
     cuda_product_args p = {.x = a->x, .w = job->matrix, .type = a->x_type, .rows = a->tokens};
-    p.out = (char *)a->out + first * type_bytes(a->out_type);
-    p.columns = job->columns ? a->w.k : rows;
-    p.out_row = job->columns ? a->w.k : a->w.rows;
-    p.k = p.x_row = taken;
-    p.out_column = p.x_k = 1;
-    p.w_k = job->columns ? a->w.k : 1;
-    p.w_column = job->columns ? 1 : a->w.k;
-    p.alpha = 1;
+    p.out = job->made ? job->made : a->out;
+    p.out_row = p.columns = columns ? a->w.k : rows;
+    p.x_row = p.k = columns ? rows : a->w.k;
+    p.out_column = p.x_k = p.add_column = 1;
+    p.w_k = columns ? a->w.k : 1;
+    p.w_column = columns ? 1 : a->w.k;
+    p.alpha = p.beta = 1;
     p.batch = (cuda_shape){.count = 1, .ndim = 1, .shape = {1}};
+    if (columns) {
+        p.x = (const char *)a->x + first * type_bytes(a->x_type);
+        p.x_row = a->w.rows;
+        p.add = first > 0 ? p.out : NULL;
+        p.add_row = a->w.k;
+    } else {
+        p.out = (char *)a->out + first * type_bytes(a->out_type);
+        p.out_row = a->w.rows;
+    }
     return p;
 }
-/* Whether it is sooner: of float32 without the library, whose own product has few rows no sooner than many, from more
- * on.
+/* Whether that is sooner. The own product of float32, where there is no library, is as slow for few rows as for many.
  */
 static bool is_unpacked(const quantized_job *job, int64_t items) {
     const gm_quantized_matmul_args *a = &job->a;
     const cuda_group_args p = product_of(a, items);
     const bool one = items == 1 && !a->x_index && !a->matrix_index && a->x_count == 1 && p.matrices == 1;
     const bool exact = p.mode == GM_AFFINE || p.x_type != GM_T_F16; /* scales of others are beyond float16's */
-    if (!one || p.x_type != p.out_type || !exact || (double)p.rows * (double)p.k * (double)p.tokens < MANY_STEPS)
-        return false;
+    const bool same = job->columns ? p.x_type == GM_T_F32 : p.x_type == p.out_type;
+    if (!one || !same || !exact || (double)p.rows * (double)p.k * (double)p.tokens < MANY_STEPS) return false;
+    if (job->columns) return true;
     const cuda_product_args whole = unpacked_product(job, 0, p.rows);
     const bool slow = p.x_type == GM_T_F32 && blaslt_workspace(&whole) == 0;
-    return job->columns || p.tokens >= (has_kernel(&p) ? MANY_TOKENS : 1) * (slow ? SLOWER : 1);
+    return p.tokens >= (is_of_halves(&p) || is_of_nibbles(&p) ? MANY_TOKENS : 1) * (slow ? SLOWER : 1);
 }
 static void start_unpacked(const quantized_job *job) {
-    const gm_grouped *of = &job->a.w;
+    const gm_quantized_matmul_args *a = &job->a;
+    const gm_grouped *of = &a->w;
     for (int64_t first = 0; first < of->rows; first += job->at_once) {
         const int64_t left = of->rows - first, rows = left < job->at_once ? left : job->at_once;
-        const int64_t groups = first * (of->k / of->group),
-                      scale = of->mode == GM_AFFINE ? type_bytes(of->scale_type) : 1;
+        const int64_t groups = first * (of->k / of->group);
+        const int64_t scale = of->mode == GM_AFFINE ? type_bytes(of->scale_type) : 1;
         const cuda_product_args p = unpacked_product(job, first, rows);
-        cuda_group_args w = product_of(&job->a, 1);
+        cuda_group_args w = product_of(a, 1);
         w.rows = rows;
         w.weight = (const char *)of->weight + first * (of->k / 8 * of->bits);
         w.scales = (const char *)of->scales + groups * scale;
@@ -170,18 +181,32 @@ static void start_unpacked(const quantized_job *job) {
         cuda_start(CUDA_group_values, by_threads(rows * of->k / 8), CUDA_THREADS, 0, &w);
         if (!blaslt_product(&p, 1, job->workspace)) cuda_start_product(&p);
     }
+    const int64_t count = a->tokens * of->k, one = 1;
+    const gm_copy_args copy = {.out = a->out,
+                               .in = job->made,
+                               .out_type = a->out_type,
+                               .in_type = a->x_type,
+                               .ndim = 1,
+                               .shape = &count,
+                               .out_strides = &one,
+                               .in_strides = &one};
+    if (job->made) cuda_start_copy(&copy, count);
 }
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static bool record_quantized(gm_recorder *r, gm_kernel launch, const gm_quantized_matmul_args *a, int64_t n,
                              bool columns) {
     quantized_job job = {.a = *a, .columns = columns};
     if (is_unpacked(&job, n)) {
-        const int64_t row = a->w.k * type_bytes(a->x_type), most = UNPACKED / row / 256 * 256;
-        job.at_once = columns || most < 1 || a->w.rows <= most ? a->w.rows : most;
+        const int64_t row = a->w.k * type_bytes(a->x_type), fit = UNPACKED / row / 256,
+                      most = fit > 1 ? fit * 256 : 256;
+        job.at_once = a->w.rows < most ? a->w.rows : most;
         job.matrix = r->workspace(r, (size_t)(job.at_once * row));
         if (!job.matrix) return false;
+        const bool other = columns && a->out_type != a->x_type;
+        if (other && !(job.made = r->workspace(r, (size_t)(a->tokens * row)))) return false;
         const int64_t last = a->w.rows % job.at_once ? a->w.rows % job.at_once : job.at_once;
-        const cuda_product_args first = unpacked_product(&job, 0, job.at_once), rest = unpacked_product(&job, 0, last);
+        const cuda_product_args first = unpacked_product(&job, 0, job.at_once),
+                                rest = unpacked_product(&job, a->w.rows - last, last);
         const size_t given = larger(blaslt_workspace(&first), blaslt_workspace(&rest));
         if (given && !(job.workspace = r->workspace(r, given))) return false;
     }
@@ -191,15 +216,18 @@ static bool record_quantized(gm_recorder *r, gm_kernel launch, const gm_quantize
 static void launch_quantized_matmul(const void *args, int64_t begin, int64_t end) {
     const quantized_job *job = args;
     cuda_group_args p = product_of(&job->a, end);
-    const bool fits = p.mode == GM_AFFINE && p.group % 32 == 0 && is_aligned(p.weight, 16);
-    const bool halves = (fits && (p.bits == 4 || p.bits == 8)) || (p.mode == GM_MXFP4 && is_aligned(p.weight, 16));
+    size_t shared;
     (void)begin;
     if (job->matrix) {
         start_unpacked(job);
         return;
     }
-    if (halves && start_halves(&p)) return;
-    if (fits && p.bits == 4 && qmm_shared(p.k) <= cuda_block_memory()) {
+    if (plan_halves(&p, &shared)) {
+        cuda_start(p.x_type == GM_T_F16 ? CUDA_quantized_halves_f16 : CUDA_quantized_halves_bf16,
+                   p.items * p.tokens * p.blocks, CUDA_THREADS, shared, &p);
+        return;
+    }
+    if (is_of_nibbles(&p) && qmm_shared(p.k) <= cuda_block_memory()) {
         cuda_start(CUDA_quantized_matmul_4, blocks_of(p.rows, QMM_ROWS) * end * p.tokens, CUDA_THREADS, qmm_shared(p.k),
                    &p);
         return;

@@ -325,10 +325,11 @@ struct qmm_cursor {
     int row, span, stretch, slot, scales;
 };
 template <class FORM> DEVICE void copy_scales(const qmm_source &p, const qmm_room &room, qmm_cursor &at) {
-    const int row = room.groups * FORM::SCALE_BYTES, size = QMM_ROWS * row, left = (p.rows - at.span * QMM_ROWS) * row;
+    const int row = room.groups * FORM::SCALE_BYTES, size = QMM_ROWS * row, rows = p.rows - at.span * QMM_ROWS;
+    const int left = (rows < QMM_ROWS ? rows : QMM_ROWS) * row;
     const int64_t from = (int64_t)at.span * size;
     char *const to = room.scales + at.scales * FORM::SCALES * size;
-    for (int i = thread_index() * 16; i < size && i < left; i += QMM_PARTS * WARP * 16) {
+    for (int i = thread_index() * 16; i < left; i += QMM_PARTS * WARP * 16) {
         if (left - i >= 16) {
             copy_16(to + i, p.scales + from + i, 16);
             if (!FORM::FLOATS) copy_16(to + size + i, p.biases + from + i, 16);
@@ -520,6 +521,7 @@ template <int TYPE, class FORM, int SHIFT> DEVICE void quantized_halves(const cu
         float out[4] = {};
         for (int stretch = part; stretch < stretches; stretch += QMM_PARTS) {
             wait_copies<QMM_AHEAD - 2>();
+            warp_barrier(); /* what the lane copied is not read before */
             copy_stretch<FORM>(p, room, ring, next);
             add_stretch<TYPE, FORM, SHIFT>(p, room, ring + slot * QMM_PIECES, scales, stretch, x, out);
             slot = slot + 1 == QMM_AHEAD ? 0 : slot + 1;
@@ -529,7 +531,7 @@ template <int TYPE, class FORM, int SHIFT> DEVICE void quantized_halves(const cu
             out[j] += lane_xor(out[j], 1);
             out[j] += lane_xor(out[j], 2);
             out[j] += lane_xor(out[j], 4);
-            if (lane % 8 == 0) parts[span % 2][lane / 8 + 4 * j][part] = out[j] * FORM::UNIT * back;
+            if (lane % 8 == 0) parts[span % 2][lane / 8 + 4 * j][part] = out[j] * back * FORM::UNIT;
         }
         barrier(); /* and the scales of the next span have come */
         const int row = span * QMM_ROWS + thread_index();

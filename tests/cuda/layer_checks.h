@@ -178,24 +178,25 @@ static void quantized_case(int c, bool columns, int64_t rows, int64_t k, int hal
     const double ulps = out_type != GM_T_F32 ? 1 : w.k < 50000 ? 64 : 256; /* two orders of so many terms */
     compare_out(coding_of(&w), out, n, out_type, ulps, largest_of(out, n, out_type));
 }
-/* Of so many multiplications that the matrix is unpacked, in the type of x and out. */
+/* Of so many multiplications that the matrix is unpacked, in the type of x. */
 static void unpacked_case(int c, bool columns) {
     gm_grouped w = {.matrices = 1, .rows = 136};
-    choose_coding(c, &w);
+    choose_coding(5 * c, &w); /* so few cases have them all */
     w.k = 1024;
     const int type = columns ? GM_T_F32 : w.mode == GM_AFFINE ? random_float_type() : GM_T_BF16;
     const grouped_pair p = random_matrices(w);
     const int64_t tokens = 31 + below(3), taken = columns ? w.rows : w.k, n = tokens * (columns ? w.k : w.rows);
+    const int out_type = columns ? random_float_type() : type;
     const operand x = random_operand(tokens * taken, type, SMALL), out = operand_of((size_t)n * 4);
-    gm_quantized_matmul_args h = {p.host, x.host, type, 1, tokens, NULL, NULL, out.host, type}, d = h;
+    gm_quantized_matmul_args h = {p.host, x.host, type, 1, tokens, NULL, NULL, out.host, out_type}, d = h;
     d.w = p.device;
     d.x = x.device;
     d.out = out.device;
     if (columns)
-        RUN_BOTH(quantized_matmul_columns, h, d, 1, out, (size_t)(n * bytes_of(type)));
+        RUN_BOTH(quantized_matmul_columns, h, d, 1, out, (size_t)(n * bytes_of(out_type)));
     else
-        RUN_BOTH(quantized_matmul, h, d, 1, out, (size_t)(n * bytes_of(type)));
-    compare_out(coding_of(&w), out, n, type, type == GM_T_F32 ? 64 : 1, largest_of(out, n, type));
+        RUN_BOTH(quantized_matmul, h, d, 1, out, (size_t)(n * bytes_of(out_type)));
+    compare_out(coding_of(&w), out, n, out_type, out_type == GM_T_F32 ? 64 : 1, largest_of(out, n, out_type));
 }
 static void check_quantized_matmul(void) {
     for (int c = 0; c < 2 * cases; c++, free_memory())
@@ -204,8 +205,8 @@ static void check_quantized_matmul(void) {
         unpacked_case(c, false);
     static const struct {
         int64_t rows, k; /* k that fits the memory of a block, or not, by all of its warps, or few */
-    } shapes[] = {{1, 32},    {3, 640},   {17, 1000}, {260, 128}, {130, 2200},
-                  {33, 5000}, {2, 20000}, {3, 51200}, {4, 102400}};
+    } shapes[] = {{1, 32},     {3, 640},    {17, 1000}, {260, 128}, {130, 2200}, {33, 5000},
+                  {100, 6272}, {200, 4224}, {2, 20000}, {3, 51200}, {4, 102400}};
     static const struct {
         int c, halves; /* which coding; of how many bits where a kernel of its own has it */
     } codings[] = {{12, 0}, {12, 4}, {12, 8}, {13, 4}};

@@ -65,10 +65,11 @@ def test_the_same_bits_every_time():
         x, half, row = normal(1000, 1000), normal(1000, 1000, dtype=mx.bfloat16), normal(1, 4096)
         deep = normal(2, 300, 8, 64, dtype=mx.float16).swapaxes(1, 2)
         quantised = mx.quantize(normal(2048, 4096), 64, 4)
+        halves = [a.astype(mx.bfloat16) if a.dtype == mx.float32 else a for a in quantised]
         places = mx.random.randint(0, 500, (200000,), key=key)
         many = normal(200000)
         layers = nn.Sequential(nn.Linear(1000, 256), nn.LayerNorm(256), nn.GELU(), nn.Linear(256, 10))
-        mx.eval(x, half, row, deep, *quantised, places, many, layers.parameters())
+        mx.eval(x, half, row, deep, *quantised, *halves, places, many, layers.parameters())
         loss = nn.value_and_grad(layers, lambda v: nn.losses.cross_entropy(layers(v), places[:1000] % 10).mean())
         def leaves(tree):
             return [tree] if isinstance(tree, mx.array) else [a for v in
@@ -78,6 +79,8 @@ def test_the_same_bits_every_time():
             "extremes": lambda: [x.max(0), x.argmax(1), x.argmin(0), x.prod(0)],
             "products": lambda: [x @ x, half @ half.T, row @ normal(4096, 300), x[:3] @ x],
             "quantised": lambda: [mx.quantized_matmul(v, *quantised) for v in (row, normal(33, 4096))],
+            "quantised halves": lambda: [mx.quantized_matmul(v, *halves) for v in (row.astype(mx.bfloat16),
+                                                                                  normal(33, 4096, dtype=mx.bfloat16))],
             "layers": lambda: [mx.softmax(x, -1), mx.fast.rms_norm(half, None, 1e-5),
                                mx.fast.scaled_dot_product_attention(deep, deep, deep, scale=0.125)],
             "orders": lambda: [mx.sort(many), mx.argsort(x, 0), mx.partition(x, 7, 1), mx.cumsum(many),

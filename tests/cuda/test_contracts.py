@@ -62,6 +62,7 @@ def test_products_by_cublaslt_equal_the_processor_s(program, engine):
     assert program("test_kernels", "20", "product", GOMLX_CUDA_BLASLT=path) == 40
     assert program("test_kernels", "6", "sdpa", GOMLX_CUDA_BLASLT=path) == 12
     assert program("test_kernels", "1", "large_prompts", GOMLX_CUDA_BLASLT=path) > 20
+    assert program("test_kernels", "2", "quantized_matmul", "quantized_matmul_columns", GOMLX_CUDA_BLASLT=path) > 40
 
 
 @pytest.mark.slow
