@@ -443,10 +443,11 @@ template <int TYPE, class FORM> DEVICE float scale_at(const char *scales, int i)
     const uint32_t code = ((const uint8_t *)scales)[i];
     return code ? float_of_bits(code << 23) : 0x1p-127f;
 }
-/* out += a stretch of four rows. x: zeros, where a lane has no run of the tensor cores' column. */
+/* out += a stretch of four rows. x: zeros, where a lane has no run of the tensor cores' column. Scales that are powers
+ * of two may be near a float's least or greatest: their sums are brought to size before. */
 template <int TYPE, class FORM, int SHIFT>
 DEVICE void add_stretch(const qmm_source &p, const qmm_room &room, const qmm_fields *ring, const char *scales,
-                        int stretch, qmm_fields (&x)[FORM::RUN / 8], float (&out)[4]) {
+                        int stretch, float back, qmm_fields (&x)[FORM::RUN / 8], float (&out)[4]) {
     constexpr int STEPS = FORM::RUN / 16; /* of the tensor cores, of a word */
     const int lane = thread_index() % WARP, g = lane / 4, t = lane % 4, run = g % 2 * 4 + t;
     float sums[2][4] = {};
@@ -469,7 +470,8 @@ DEVICE void add_stretch(const qmm_source &p, const qmm_room &room, const qmm_fie
     const float sum = room.runs[stretch * 8 + run];
     const int own = g / 2 * room.groups + (first >> SHIFT), to_biases = QMM_ROWS * room.groups;
     UNROLL for (int j = 0; j < 4; j++) {
-        const float *of_row = &sums[j / 2][j % 2 * 2], dot = g % 2 ? of_row[1] : of_row[0];
+        const float *of_row = &sums[j / 2][j % 2 * 2], sized = g % 2 ? of_row[1] : of_row[0];
+        const float dot = FORM::FLOATS ? sized * back * FORM::UNIT : sized;
         const int at = own + j * 4 * room.groups;
         if (!FORM::FLOATS) out[j] = fmaf(scale_at<TYPE, FORM>(scales, at + to_biases), sum, out[j]);
         out[j] = fmaf(scale_at<TYPE, FORM>(scales, at), dot, out[j]);
@@ -523,7 +525,7 @@ template <int TYPE, class FORM, int SHIFT> DEVICE void quantized_halves(const cu
             wait_copies<QMM_AHEAD - 2>();
             warp_barrier(); /* what the lane copied is not read before */
             copy_stretch<FORM>(p, room, ring, next);
-            add_stretch<TYPE, FORM, SHIFT>(p, room, ring + slot * QMM_PIECES, scales, stretch, x, out);
+            add_stretch<TYPE, FORM, SHIFT>(p, room, ring + slot * QMM_PIECES, scales, stretch, back, x, out);
             slot = slot + 1 == QMM_AHEAD ? 0 : slot + 1;
         }
         of_scales = of_scales + 1 == room.spans ? 0 : of_scales + 1;
@@ -531,7 +533,8 @@ template <int TYPE, class FORM, int SHIFT> DEVICE void quantized_halves(const cu
             out[j] += lane_xor(out[j], 1);
             out[j] += lane_xor(out[j], 2);
             out[j] += lane_xor(out[j], 4);
-            if (lane % 8 == 0) parts[span % 2][lane / 8 + 4 * j][part] = out[j] * back * FORM::UNIT;
+            const float sum = FORM::FLOATS ? out[j] : out[j] * back * FORM::UNIT;
+            if (lane % 8 == 0) parts[span % 2][lane / 8 + 4 * j][part] = sum;
         }
         barrier(); /* and the scales of the next span have come */
         const int row = span * QMM_ROWS + thread_index();
