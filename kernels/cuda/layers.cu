@@ -38,11 +38,12 @@ DEVICE uint32_t field_of(const uint8_t *row, int64_t i, int bits) {
     const uint32_t pair = row[first] | (uint32_t)row[last] << 8; /* one byte twice where the field is in one */
     return pair >> at % 8 & ((1u << bits) - 1);
 }
+/* A scale that is the exponent of a float. */
+DEVICE float exponent_scale(uint32_t code) { return code ? float_of_bits(code << 23) : 0x1p-127f; }
 DEVICE float group_scale(const cuda_group_args &a, const void *scales, int64_t group) {
     if (a.mode == GM_AFFINE) return load_float(scales, group, a.scale_type);
     const uint32_t code = ((const uint8_t *)scales)[group];
-    if (a.mode == GM_NVFP4) return fp8_value(code);
-    return code ? float_of_bits(code << 23) : 0x1p-127f;
+    return a.mode == GM_NVFP4 ? fp8_value(code) : exponent_scale(code);
 }
 /* Field i of a row of fields whose groups begin with number `group`, times its scale, unrounded. */
 DEVICE float weight_of(const cuda_group_args &a, const uint8_t *row, int64_t i, int64_t group) {
@@ -168,8 +169,7 @@ template <int TYPE> DEVICE void put_eight(void *out, int64_t number, const float
         all.at[j] = narrow<TYPE>(values[j]);
     ((pack<raw, 8> *)out)[number] = all;
 }
-/* A matrix as products of many rows read it, in the type of x, each value rounded once: eight a thread, of one group.
- */
+/* A matrix in the type of x, for products of many rows: each value is rounded once, and a thread makes eight. */
 KERNEL(gm_group_values, cuda_group_args, CUDA_THREADS) {
     const int64_t number = block_index() * CUDA_THREADS + thread_index(), g = number * 8 / a.group;
     if (number * 8 >= a.rows * a.k) return;
@@ -297,9 +297,7 @@ KERNEL(gm_quantized_matmul_4, cuda_group_args, CUDA_THREADS) {
 #define QMM_PARTS CUDA_QMM_PARTS
 #define QMM_AHEAD CUDA_QMM_AHEAD
 #define QMM_PIECES 128 /* of 16 bytes, of a stretch */
-/* Values of a run and of a stretch; of a stretch those that a lane makes of x; stretches of x that a warp reads at
- * once.
- */
+/* RUN, STRETCH: values; EACH: of a stretch of x, a lane's; BATCH: stretches of x that a warp reads at once. */
 template <int BITS_, bool FLOATS_> struct qmm_form {
     static constexpr bool FLOATS = FLOATS_; /* and their scales are powers of two, of a byte, without biases */
     static constexpr int SCALE_BYTES = FLOATS ? 1 : 2, SCALES = FLOATS ? 1 : 2;
@@ -440,8 +438,7 @@ template <class FORM> DEVICE uint32_t field_pair(uint32_t word, int i) {
 /* Scale number i: of float16 or bfloat16, or the exponent of a float. */
 template <int TYPE, class FORM> DEVICE float scale_at(const char *scales, int i) {
     if (!FORM::FLOATS) return widen<TYPE>(((const uint16_t *)scales)[i]);
-    const uint32_t code = ((const uint8_t *)scales)[i];
-    return code ? float_of_bits(code << 23) : 0x1p-127f;
+    return exponent_scale(((const uint8_t *)scales)[i]);
 }
 /* out += a stretch of four rows. x: zeros, where a lane has no run of the tensor cores' column. Scales that are powers
  * of two may be near a float's least or greatest: their sums are brought to size before. */
