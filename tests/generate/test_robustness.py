@@ -58,20 +58,22 @@ def interrupt(signum, frame):
 
 
 @contextlib.contextmanager
-def alarm(delay, handler=interrupt):
-    """SIGINT to this process after `delay` seconds; yields a list of when it was sent."""
-    sent, over = [], threading.Event()
+def alarm(delay, handler=interrupt, sent=None):
+    """SIGINT to this process `delay` seconds after the block began; adds to `sent` when it was sent."""
+    begun, over = threading.Event(), threading.Event()
 
     def send():
+        begun.wait()      # a busy machine may take longer than `delay` to start a thread
         if not over.wait(delay):
-            sent.append(time.perf_counter())
+            if sent is not None:
+                sent.append(time.perf_counter())
             os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, handler)
-    thread = threading.Thread(target=send)
+    before, thread = signal.signal(signal.SIGINT, handler), threading.Thread(target=send)
     thread.start()
     try:
-        yield sent
+        begun.set()
+        yield
     finally:
         over.set()
         thread.join()
@@ -80,10 +82,10 @@ def alarm(delay, handler=interrupt):
 
 def seconds_to_stop(delay, work):
     """How long after the signal the work was left."""
-    with alarm(delay) as sent:
-        with pytest.raises(Interrupted):
-            work()
-        return time.perf_counter() - sent[0]
+    sent = []
+    with pytest.raises(Interrupted), alarm(delay, sent=sent):
+        work()
+    return time.perf_counter() - sent[0]
 
 
 def run(model, ids, count, session=None):
