@@ -120,14 +120,14 @@ static bool are_near(const matrix *m) {
 
 /* ---- products ---- */
 /* As rounded.inc says that sums are ordered. The product of two numbers of bfloat16 is exact in float32: added to a sum
- * it rounds once, as a fused multiplication does, which is a call here. */
+ * it rounds once, as a fused multiplication does, which is a call here. x: rounded already. */
 static float sum_of(const matrix *m, bool turned, const float *x, int64_t line, float first) {
     const int64_t depth = turned ? m->k : m->rows;
     for (int64_t k = 0; k < depth; k += GM_TILE_K) {
         float chain[2] = {0, 0};
         for (int64_t i = k; i < lesser(k + GM_TILE_K, depth); i++) {
             const float w = widened(m->values[turned ? line * m->k + i : i * m->k + line]);
-            chain[i % 2] += widened(narrowed(x[i])) * w;
+            chain[i % 2] += x[i] * w;
         }
         first += chain[0] + chain[1];
     }
@@ -153,6 +153,8 @@ static void check_product(const matrix *m, bool turned, int64_t tokens, int64_t 
         residual[i] = random_float(), out[i] = NAN;
     t->rounded_rows(&(gm_rounded_rows_args){tiles, x, depth, tokens, depth, {0}}, 0,
                     kernels_tiles(tokens, GM_TILE_LINES));
+    for (int64_t i = 0; i < tokens * depth; i++)
+        x[i] = widened(narrowed(x[i]));
     gm_rounded_product_args a = {.out = out,
                                  .out_row = width,
                                  .x = tiles,
@@ -283,6 +285,8 @@ static void check_term(const matrix *m, bool turned, int64_t tokens, int64_t sha
                                              .workspaces = {&taken, guarded_new(&gw, (size_t)bytes), 1, bytes}};
     t->rounded_product(&product, 0, kernels_tiles(tokens, share) * kernels_tiles(width, columns));
     good = true;
+    for (int64_t i = 0; i < tokens * depth; i++)
+        a.x[i] = widened(narrowed(a.x[i]));
     for (int64_t i = 0; i < tokens * width; i++) {
         const float *up = a.up + i % width * (turned ? rank : 1),
                     alone = sum_of(m, turned, a.x + i / width * depth, i % width, 0);
@@ -319,17 +323,19 @@ static bool is_loss(const matrix *m, const loss_case *c, int64_t row) {
     for (int64_t i = 0; i < m->rows; i++)
         sum += exp(logits[i] - top);
     const double want = top + log(sum) - logits[c->targets[row]];
+    double *slopes = malloc((size_t)m->rows * sizeof *slopes); /* of the loss, by each product */
+    for (int64_t i = 0; i < m->rows; i++) {
+        const double bent = c->softcap > 0 ? logits[i] / (double)c->softcap : 0;
+        slopes[i] = (exp(logits[i] - top) / sum - (i == c->targets[row])) * (1 - bent * bent);
+    }
     for (int64_t k = 0; k < m->k; k++) {
         double back = 0;
-        for (int64_t i = 0; i < m->rows; i++) {
-            const double bent = c->softcap > 0 ? logits[i] / (double)c->softcap : 0;
-            const double share = exp(logits[i] - top) / sum - (i == c->targets[row]);
-            back += share * (1 - bent * bent) * (double)widened(m->values[i * m->k + k]);
-        }
+        for (int64_t i = 0; i < m->rows; i++)
+            back += slopes[i] * (double)widened(m->values[i * m->k + k]);
         const double less = (double)c->grad[row * m->k + k] - back;
         off += less * less, all += back * back;
     }
-    free(logits);
+    free(logits), free(slopes);
     return fabs((double)c->loss[row] - want) <= 1e-5 * (1 + fabs(top)) && off <= 1e-4 * all + 1e-12;
 }
 
