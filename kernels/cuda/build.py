@@ -12,6 +12,8 @@ nvcc. OUT.log has what the compiler says of registers.
 """
 import base64
 import concurrent.futures
+import contextlib
+import fcntl
 import fnmatch
 import functools
 import hashlib
@@ -131,6 +133,14 @@ def keep(path, data):
         os.replace(new, path)
 
 
+@contextlib.contextmanager
+def alone(path):
+    """One at a time; others wait, and find what it made."""
+    with open(path, "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def compile_part(part, names, folder):
     """The image of a part and what the compiler said."""
     nvcc = find_nvcc()
@@ -140,15 +150,16 @@ def compile_part(part, names, folder):
     command = [*FLAGS, *targets, f"-I{KERNELS}", f"-I{HERE}", os.path.join(HERE, f"{part}.cu")]
     key = hash_of([*(read(path) for path in made_of(part)), " ".join([*FLAGS, *targets]).encode(), version_of(nvcc)])
     image = os.path.join(folder, f"{part}-{key[:16]}")
-    if not os.path.exists(image + ".log"):
-        with tempfile.TemporaryDirectory(dir=folder) as own:
-            made = os.path.join(own, part)
-            done = subprocess.run([nvcc, *command, "-o", made], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  check=False)
-            if done.returncode:
-                raise SystemExit(done.stdout.decode(errors="replace"))
-            os.replace(made, image)
-        keep(image + ".log", done.stdout)           # last: where it is, the image is
+    with alone(os.path.join(folder, f"{part}.lock")):
+        if not os.path.exists(image + ".log"):
+            with tempfile.TemporaryDirectory(dir=folder) as own:
+                made = os.path.join(own, part)
+                done = subprocess.run([nvcc, *command, "-o", made], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                      check=False)
+                if done.returncode:
+                    raise SystemExit(done.stdout.decode(errors="replace"))
+                os.replace(made, image)
+            keep(image + ".log", done.stdout)           # last: where it is, the image is
     return read(image), read(image + ".log")
 
 

@@ -2,6 +2,7 @@
 import os
 import stat
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fake_driver import load_build
@@ -75,7 +76,18 @@ def test_a_compilation_that_fails_leaves_nothing(build, tmp_path, monkeypatch):
     path.write_text("#!/bin/sh\n[ \"$1\" = --version ] || { echo the reason; exit 1; }\n")
     with pytest.raises(SystemExit, match="the reason"):
         build.kernels(str(tmp_path / "kernels"), ["90a"])
-    assert os.listdir(tmp_path / "images") == []
+    assert [name for name in os.listdir(tmp_path / "images") if not name.endswith(".lock")] == []
+
+
+def test_what_is_being_compiled_is_waited_for(build, tmp_path, monkeypatch):
+    path = tmp_path / "nvcc"
+    path.write_text(NVCC.replace("printf image", "sleep 0.3; printf image"))
+    monkeypatch.setattr(build, "parts", lambda: ["sort"])
+    build.version_of(str(path))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda name: build.kernels(str(tmp_path / name), ["90a"]), ["kernels", "others"]))
+    assert len((tmp_path / "asked").read_text().splitlines()) == 1
+    assert (tmp_path / "kernels").read_bytes() == (tmp_path / "others").read_bytes()
 
 
 def test_what_is_kept_is_there_whole_or_not_at_all(build, tmp_path, monkeypatch):
