@@ -180,9 +180,11 @@ static double activation_of(const mixture *m, double g, double u) {
 
 static void multiply_exactly(const stack *t, int64_t expert, const double *x, double *y) {
     for (int64_t r = 0; r < t->rows; r++) {
-        y[r] = t->bias ? (double)t->bias[expert * t->rows + r] : 0;
+        const float *values = t->values + (expert * t->rows + r) * t->k;
+        double sum = t->bias ? (double)t->bias[expert * t->rows + r] : 0;
         for (int64_t i = 0; i < t->k; i++)
-            y[r] += x[i] * (double)t->values[(expert * t->rows + r) * t->k + i];
+            sum += x[i] * (double)values[i];
+        y[r] = sum;
     }
 }
 
