@@ -20,7 +20,8 @@ SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-o
 # work.
 KERNELS_LESS = ["-fno-sanitize=null,alignment,object-size,pointer-overflow"]
 # ASan's own checks as calls: the same checks, in little more than half the time that compiling them in line takes.
-# Those of vectors are then made by VECTORS.
+# Those of vectors are then made by VECTORS. In the generic kernels, which read number by number, they stay in line:
+# calls would be half of what the tests of them take.
 VECTORS = "tests/c/vector_accesses.c"
 CALLS = ["--param", "asan-instrumentation-with-call-threshold=0"]
 KEPT = 7 * 24 * 3600                    # seconds that an object is kept after its last use
@@ -146,7 +147,8 @@ class Engine(Compiler):
         self.sanitize = SANITIZE if self.compiles(command, "int main(void) { return 0; }", *SANITIZE) else []
         flags = [*self.build.FLAGS, "-D_GNU_SOURCE", "-DGOMLX_FAULT_INJECTION", "-g1", "-O1", *self.sanitize]
         calls = self.sanitize and self.compiles(command, "int main(void) { return 0; }", *SANITIZE, *CALLS)
-        less = [*KERNELS_LESS, *(CALLS if calls else [])] if self.sanitize else []
+        less = {isa: [*KERNELS_LESS, *(CALLS if calls and isa != "generic" else [])] if self.sanitize else []
+                for isa, *_ in self.build.ISAS}
         self.addresses = ["-fsanitize=address", *(CALLS if calls else [])] if self.sanitize else []
         self.has_calls = calls
         super().__init__(root, [*command, *flags, *(f"-I{name}" for name in self.build.INCLUDES)], self.build.JOBS)
@@ -154,7 +156,8 @@ class Engine(Compiler):
             sources = [(path, "", own) if (own := self.build.own_flags(path)) else path
                        for path in self.build.sources("csrc/**/*.c", *self.build.KERNELS)
                        if not path.startswith("csrc/py/")]
-            parts = [(source, isa, [*own, *less]) for source, isa, own in self.build.parts(*self.build.isas_to_build())]
+            parts = [(source, isa, [*own, *less[isa]])
+                     for source, isa, own in self.build.parts(*self.build.isas_to_build())]
         # What takes long first: no processor waits for it in the end.
         self.objects = self.compile([*parts, *sources])
 
