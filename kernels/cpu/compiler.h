@@ -5,7 +5,7 @@
 #define GOMLX_KERNELS_CPU_COMPILER_H
 
 #if defined(__SANITIZE_ADDRESS__)
-#define ALWAYS_INLINE static inline /* the same checks, compiled in a quarter of the time, and run in the same */
+#define ALWAYS_INLINE static inline /* the same checks, in a quarter of the time to compile and none more to run */
 #else
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #endif
