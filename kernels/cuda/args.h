@@ -391,6 +391,13 @@ typedef struct {
     int64_t rows; /* 0: none */
 } cuda_more;
 typedef struct {
+    /* Of tiled.cu, all that a block needs before it asks for weights, and first: it waits for each line of parameters.
+     * Where the first matrix begins, and where the second would if it had the rows before it too, or the up (`third`:
+     * likewise); sixteens of rows of a block, one more of the first `longer` blocks; tiles along k, and of a stage;
+     * stages of a ring, those that are asked for before x; sixteens before the second matrix and the third, or -1. */
+    const char *data[2];
+    int32_t units, longer, tiles, stage, stages, early, ends[CUDA_MORE];
+    const char *third;
     void *out;
     const void *x;
     const float *residual; /* or NULL */
@@ -398,10 +405,9 @@ typedef struct {
     int64_t tokens, rows, k;
     int32_t x_type, glu, out_type;
     int32_t pass; /* tokens that go together, of matrices in tiles */
-    /* Of tiled.cu: tiles of a stage, stages of a ring, those that are asked for before x, products whose sums wait. */
-    int32_t stage, stages, early, kept;
-    int32_t units, longer; /* sixteens of rows of a block; of the first `longer` blocks one more */
-    int32_t whole;         /* tiles of each part, where all have as many, in one stage, of CUDA_KEPT_X values; or 0 */
+    /* Of tiled.cu: products whose sums wait; tiles of each part, where all have as many, in one stage, of CUDA_KEPT_X
+     * values, or 0. */
+    int32_t kept, whole;
     float alpha, limit;
     cuda_more more[CUDA_MORE];
     const float *norm; /* or NULL */

@@ -31,9 +31,22 @@ bool cuda_makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k) {
 static int64_t units_of(const cuda_packed_args *p) {
     return (p->rows + p->more[0].rows + p->more[1].rows) / TILED_ROWS;
 }
+/* Where a matrix would begin, if so many sixteens of rows of its format came first. */
+static const char *begin_of(const cuda_matrix *w, int64_t k, int64_t before) {
+    const uintptr_t bytes = (uintptr_t)(before * TILED_ROWS * (k / w->format.values * w->format.bytes));
+    return (const char *)((uintptr_t)w->data - bytes);
+}
 static void share_units(cuda_packed_args *p, int64_t units, int64_t blocks) {
+    const bool pairs = p->glu != CUDA_NO_GLU;
+    const int64_t first = p->rows / TILED_ROWS, second = first + p->more[0].rows / TILED_ROWS;
     p->units = (int32_t)(units / blocks);
     p->longer = (int32_t)(units % blocks);
+    p->tiles = (int32_t)(p->k / cuda_tile_values(p->weight.format.format));
+    p->ends[0] = pairs ? -1 : (int32_t)first;
+    p->ends[1] = pairs ? -1 : (int32_t)second;
+    p->data[0] = p->weight.data;
+    p->data[1] = pairs ? p->up.data : p->more[0].rows ? begin_of(&p->more[0].weight, p->k, first) : NULL;
+    p->third = p->more[1].rows ? begin_of(&p->more[1].weight, p->k, second) : NULL;
 }
 /* Cuts the memory of a block for a token of so many columns. Bytes that it takes; 0: there are too few. */
 static size_t cut_memory(cuda_packed_args *p, int64_t columns) {

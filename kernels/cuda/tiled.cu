@@ -24,8 +24,8 @@ struct tiled_share {
     METHOD int part(int number) const { return part_of_tiles(tiles, number); }
 };
 template <class FORM> DEVICE tiled_share share_of_block(const cuda_packed_args &a, int columns, int block) {
-    const int matrices = a.glu == CUDA_NO_GLU ? 1 : 2;
-    return {columns, (int)((uint32_t)a.k / FORM::K), a.units * block + (block < a.longer ? block : a.longer),
+    const int matrices = a.ends[0] < 0 ? 2 : 1;
+    return {columns, a.tiles, a.units * block + (block < a.longer ? block : a.longer),
             (a.units + (block < a.longer)) * matrices, matrices};
 }
 template <class FORM> DEVICE tiled_room room_of_block(const cuda_packed_args &a, int columns) {
@@ -81,13 +81,14 @@ DEVICE void put_eight(const float *values, float scale, const tiled_room &room, 
 }
 /* Part `number` of a row, of which the first eights were read, to two columns. Its norm's weights count, its scale does
  * not: it is of what comes out. */
-template <class FORM>
-DEVICE void make_row(lane_eights<FORM::ORDER> &first, const float *x, const tiled_room &room, const row_part &part,
-                     int columns, int column, int number, int t) {
-    first_look<FORM::ORDER> look(room.made), again(room.made);
+template <class FORM, int ROUNDS>
+DEVICE void make_row(lane_eights<FORM::ORDER, ROUNDS> &first, const float *x, const tiled_room &room,
+                     const part_norm<FORM::ORDER, ROUNDS> &norm, const row_part &part, int columns, int column,
+                     int number, int t) {
+    first_look<FORM::ORDER, ROUNDS> look(norm), again(norm);
     each_eight(first, x, part, false, [&](int u, four_floats *fours, bool there) { look.add(u, fours, there); });
     const float scale = scale_of_most(most_of_lanes(bits_of_float(look.most)));
-    const bool reads = part.is_long();
+    const bool reads = ROUNDS == ANY_ROUNDS && part.is_long();
     each_eight(first, x, part, reads, [&](int u, four_floats *fours, bool there) {
         float values[8];
         if (reads) again.add(u, fours, there);
@@ -101,20 +102,22 @@ DEVICE void make_row(lane_eights<FORM::ORDER> &first, const float *x, const tile
     back[0] = back[1] = float_of_bits((254u << 23) - bits_of_float(scale)) * FORM::SCALE; /* of a power of two */
 }
 /* The same of bfloat16, whose scale counts before it is rounded: the squares, and then what to(u) is. */
-DEVICE void look_at_rounded(lane_eights<IN_ORDER> &first, const float *x, const made_room &room, const row_part &part,
-                            int number, int t) {
-    first_look<IN_ORDER> look(room);
+template <int ROUNDS>
+DEVICE void look_at_rounded(lane_eights<IN_ORDER, ROUNDS> &first, const float *x, const made_room &room,
+                            const part_norm<IN_ORDER, ROUNDS> &norm, const row_part &part, int number, int t) {
+    first_look<IN_ORDER, ROUNDS> look(norm);
     each_eight(first, x, part, false, [&](int u, four_floats *fours, bool there) { look.add(u, fours, there); });
     look.put_squares(room, number, t);
 }
-/* kept: the first eights are those that were looked at. */
-template <class F>
-DEVICE void put_rounded(lane_eights<IN_ORDER> &first, const float *x, const made_room &room, float scale,
-                        const row_part &part, bool kept, F to) {
-    first_look<IN_ORDER> look(room); /* for what it makes of an eight alone */
+/* Where a part is not long the first eights are those that were looked at. */
+template <int ROUNDS, class F>
+DEVICE void put_rounded(lane_eights<IN_ORDER, ROUNDS> &first, const float *x, const part_norm<IN_ORDER, ROUNDS> &norm,
+                        float scale, const row_part &part, F to) {
+    const bool kept = ROUNDS != ANY_ROUNDS || !part.is_long();
+    first_look<IN_ORDER, ROUNDS> look(norm); /* for what it makes of an eight alone */
     each_eight(first, x, part, !kept, [&](int u, four_floats *fours, bool there) {
         four_words eight;
-        if (room.normed && !kept) look.add(u, fours, there);
+        if (norm.normed && !kept) look.add(u, fours, there);
         UNROLL for (int i = 0; i < 4; i++) {
             const float *two = fours[i / 2].at + i % 2 * 2;
             eight.at[i] = two_bfloats(two[0] * scale, two[1] * scale);
@@ -131,34 +134,43 @@ DEVICE void copy_columns(const cuda_packed_args &a, const tiled_room &room, int 
             room.x[(u / 4 * columns + column) * 4 + u % 4] = read_written(x + u);
     }
 }
-/* Norm's weights, which were asked for, are there. */
-DEVICE void wait_for_norm() {
-    wait_copies<0>();
-    warp_barrier();
-}
 /* A warp's part of a token's row of x; behind the first of it, more weights. */
+template <class FORM, int ROUNDS, class RING>
+DEVICE void read_row(const cuda_packed_args &a, const tiled_room &room, const row_part &part, int columns,
+                     int64_t token, int number, RING &ring) {
+    const float *x = (const float *)a.x + token * a.k;
+    lane_eights<FORM::ORDER, ROUNDS> first;
+    const part_norm<FORM::ORDER, ROUNDS> norm(a, room.made, part);
+    wait_for_before();
+    first.read((const float *)a.x, part, part.begin, (uint32_t)token * (uint32_t)a.k);
+    ring.fill(a.early, a.stages);
+    norm.wait();
+    if constexpr (!FORM::BF16) {
+        make_row<FORM>(first, x, room, norm, part, columns, 0, number, 0);
+    } else {
+        if (norm.normed) look_at_rounded(first, x, room.made, norm, part, number, 0);
+        if (norm.normed) barrier();
+        put_rounded(first, x, norm, norm.normed ? scale_of_row(a, room.made, 0) : 1, part,
+                    [&](int u) { return room.x + u / 4 * columns * 4 + u % 4; });
+    }
+}
+/* The same however long, and of rows of bfloat16; after what makes x: what packed the weights has ended before
+ * (launch_pack). */
 template <class FORM, class RING>
 DEVICE void read_rows(const cuda_packed_args &a, const tiled_room &room, const row_part &part, int columns,
                       int64_t token, int number, RING &ring) {
-    const float *x = (const float *)a.x + token * a.k;
-    const bool normed = room.made.normed;
-    lane_eights<FORM::ORDER> first;
     if (FORM::BF16 && !a.rounds) {
+        wait_for_before();
         copy_columns(a, room, columns, token, part);
         ring.fill(a.early, a.stages);
-        warp_barrier();
-        return;
-    }
-    first.read((const float *)a.x, part, part.begin, (uint32_t)token * (uint32_t)a.k);
-    ring.fill(a.early, a.stages);
-    if (normed) wait_for_norm();
-    if constexpr (!FORM::BF16) {
-        make_row<FORM>(first, x, room, part, columns, 0, number, 0);
+    } else if (a.k <= TILED_PARTS * WARP * 8) {
+        read_row<FORM, 1>(a, room, part, columns, token, number, ring);
+    } else if (a.k <= TILED_PARTS * WARP * 8 * 2) {
+        read_row<FORM, 2>(a, room, part, columns, token, number, ring);
+    } else if (a.k <= TILED_PARTS * WARP * 8 * 4) {
+        read_row<FORM, 4>(a, room, part, columns, token, number, ring);
     } else {
-        if (normed) look_at_rounded(first, x, room.made, part, number, 0);
-        if (normed) barrier();
-        put_rounded(first, x, room.made, normed ? scale_of_row(a, room.made, 0) : 1, part, !part.is_long(),
-                    [&](int u) { return room.x + u / 4 * columns * 4 + u % 4; });
+        read_row<FORM, ANY_ROUNDS>(a, room, part, columns, token, number, ring);
     }
     warp_barrier();
 }
@@ -186,20 +198,27 @@ template <class FORM> struct tile_ring {
         tiles = s.part(warp + 1) - s.part(warp);
         skipped = s.part(warp) * STEP;
         if (is_chosen_lane()) {
-            UNROLL for (int i = 0; i < TILED_STAGES; i++)
-                begin_arrival(arrivals + i, BY_LANES ? WARP : 1);
+            begin_arrival(arrivals, BY_LANES ? WARP : 1);
             show_arrivals();
         }
         warp_barrier();
         if (tiles == 0) product = s.count;
         find_parts();
+        ask<false>(0); /* before there are arrivals for more: x waits behind what comes first */
+        if (is_chosen_lane()) {
+            UNROLL for (int i = 1; i < TILED_STAGES; i++)
+                begin_arrival(arrivals + i, BY_LANES ? WARP : 1);
+            show_arrivals();
+        }
+        warp_barrier();
     }
     METHOD void fill(int first, int end) { _Pragma("unroll 1") for (int i = first; i < end; i++) ask<false>(i); }
     METHOD void find_parts() { /* a gate and an up alternate, others follow one another */
         const int own = product + thread_index() % WARP, pairs = s.matrices - 1;
-        const tiled_unit first = unit_of(a, s.begin + ((own < s.count ? own : 0) >> pairs));
-        const void *data = pairs && own % 2 ? a.up.data : first.data;
-        part = (const char *)data + (uint64_t)(uint32_t)first.unit * (uint32_t)(s.tiles * TILE) + skipped;
+        const int unit = s.begin + ((own < s.count ? own : 0) >> pairs);
+        const bool is_second = pairs ? own % 2 : unit >= a.ends[0], is_third = !pairs && unit >= a.ends[1];
+        const char *data = is_third ? a.third : is_second ? a.data[1] : a.data[0];
+        part = data + (uint64_t)(uint32_t)unit * (uint32_t)(s.tiles * TILE) + skipped;
     }
     /* Rows in place of tiles: eight lanes have 128 bytes of one, in an order in which eight side by side meet all banks
      * of the block's memory. */
@@ -353,10 +372,7 @@ template <class FORM> DEVICE void tiled_product(const cuda_packed_args &a, int64
     const tiled_room room = room_of_block<FORM>(a, columns);
     const row_part part(s.tiles, FORM::K, warp);
     tile_ring<FORM> ring(a, s);
-    ring.fill(0, a.early);
-    if (a.norm) copy_norm(a, room.made, part);
-    commit_copies();
-    wait_for_before(); /* for x: what packed the weights has ended before (launch_pack) */
+    ring.fill(1, a.early);
     read_rows<FORM>(a, room, part, s.columns, token, warp, ring);
     let_next_begin(); /* which would take from what makes x ready */
     product_added added = {};
@@ -393,19 +409,18 @@ template <class FORM> DEVICE void tiled_product(const cuda_packed_args &a, int64
 /* ---- x of products of several tokens (several.cu), as a block's memory has it here: a warp for a part of a token's
  * row ---- */
 /* The row that this block makes, of tiles of so many values; its norm's weights are there. */
-struct row_to_make {
+template <tile_order ORDER> struct row_to_make {
     row_part part;
     made_room room;
+    part_norm<ORDER, ANY_ROUNDS> norm;
     const float *x;
     int number;
     METHOD row_to_make(const cuda_packed_args &a, int values)
         : part((int)(a.k / values), values, warp_number()),
           room{a.norm != nullptr, (float *)block_memory(), (float *)block_memory() + TILED_PARTS * TILED_COLUMNS},
-          x((const float *)a.x + block_index() * a.k), number(warp_number()) {
-        if (room.normed) copy_norm(a, room, part);
-        commit_copies();
+          norm(a, room, part), x((const float *)a.x + block_index() * a.k), number(warp_number()) {
         wait_for_others(); /* for x */
-        wait_for_norm();
+        norm.wait();
     }
     METHOD float scale(const cuda_packed_args &a) const { /* after its squares were put */
         if (!room.normed) return 1;
@@ -417,15 +432,15 @@ template <class FORM> DEVICE void tiled_rows(const cuda_packed_args &a) {
     const int64_t token = block_index();
     const int column = (int)(token % a.pass) * 2;
     const several_rows made = several_rows_of(a, token / a.pass);
-    const row_to_make row(a, a.weight.format.tile ? a.weight.format.tile : FORM::K);
+    const row_to_make<FORM::ORDER> row(a, a.weight.format.tile ? a.weight.format.tile : FORM::K);
     tiled_room room;
-    lane_eights<FORM::ORDER> first;
+    lane_eights<FORM::ORDER, ANY_ROUNDS> first;
     room.x = made.values;
     room.totals = made.totals;
     room.scales = made.scales;
     room.made = row.room;
     first.read(row.x, row.part, row.part.begin);
-    make_row<FORM>(first, row.x, room, row.part, a.columns, column, row.number, 0);
+    make_row<FORM>(first, row.x, room, row.norm, row.part, a.columns, column, row.number, 0);
     const float scale = row.scale(a);
     if (thread_index() % WARP > 0) return;
     float *back = room.scales + row.number * a.columns + column;
@@ -433,14 +448,14 @@ template <class FORM> DEVICE void tiled_rows(const cuda_packed_args &a) {
     back[1] *= scale;
 }
 KERNEL_AHEAD(gm_tiled_rows_bf16, cuda_packed_args, TILED_THREADS) {
-    const row_to_make row(a, tiles_of_halves<true>::K);
+    const row_to_make<IN_ORDER> row(a, tiles_of_halves<true>::K);
     const int64_t token = block_index();
     const int column = (int)(token % a.pass) * 4, step = a.columns * 4;
     four_words *to = several_rows_of(a, token / a.pass).values;
-    lane_eights<IN_ORDER> first;
+    lane_eights<IN_ORDER, ANY_ROUNDS> first;
     first.read(row.x, row.part, row.part.begin);
-    if (row.room.normed) look_at_rounded(first, row.x, row.room, row.part, row.number, 0);
-    put_rounded(first, row.x, row.room, row.scale(a), row.part, !row.part.is_long(),
+    if (row.room.normed) look_at_rounded(first, row.x, row.room, row.norm, row.part, row.number, 0);
+    put_rounded(first, row.x, row.norm, row.scale(a), row.part,
                 [=](int u) { return to + u / 4 * step + column + u % 4; });
 }
 #define TILED_X(name, ...)                                                                                             \
@@ -473,7 +488,11 @@ template <class FORM> DEVICE void tiled_expert(const cuda_packed_args &a) {
     wait_for_others(); /* for ids */
     const int64_t named = a.ids[pair], expert = named < 0 ? 0 : named < a.experts ? named : a.experts - 1;
     own.weight = expert_matrix(a.weight, expert, a.rows, a.k);
-    if (a.glu != CUDA_NO_GLU) own.up = expert_matrix(a.up, expert, a.rows, a.k);
+    own.data[0] = (const char *)own.weight.data;
+    if (a.glu != CUDA_NO_GLU) {
+        own.up = expert_matrix(a.up, expert, a.rows, a.k);
+        own.data[1] = (const char *)own.up.data;
+    }
     own.x = (const float *)a.x + pair / a.top_k * a.k;
     own.out = (float *)a.out + pair * a.rows;
     own.tokens = 1;

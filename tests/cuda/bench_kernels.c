@@ -98,10 +98,13 @@ static bool run_memcpy(const void *args, int64_t n) {
 /* Workspaces and argument blocks live to the end of a case: a bench reuses one of each. */
 static char *arguments_block, *workspace_block;
 static size_t workspace_size = 1 << 26, workspace_used;
+#define ARGUMENTS (1 << 14) /* bytes of one launch's, at most */
 static bool run_kept(gm_recorder *r, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain, int flags) {
     (void)r, (void)grain, (void)flags;
-    memcpy(arguments_block, args, size);
-    return device_cuda.launch(device, &(gm_device_launch){fn, arguments_block, n}, 1) == DEVICE_OK;
+    char *kept = arguments_block + n_held * ARGUMENTS;
+    memcpy(kept, args, size);
+    held[n_held++] = (gm_device_launch){fn, kept, n};
+    return (holds && n_held < MOST_HELD) || launch_held();
 }
 static void *kept_workspace(gm_recorder *r, size_t bytes) {
     (void)r;
@@ -406,6 +409,72 @@ static void bench_packed_shape(const packed_shape *shape, int format, const char
         report(name, seconds_of(run_packed, &b, tokens), (double)each, 0, tokens == 1 ? 75 : tokens == 8 ? 40 : 12);
     }
 }
+/* A token's products from one layer's attention to the next one's, of decoders of eight billion weights, one billion,
+ * and 0.6, in a graph of some layers, whose matrices are others: each waits for what the one before it makes. */
+#define LAYERS 8
+typedef struct {
+    const char *name;
+    int64_t dim, heads, inner, next;
+} layer_shape;
+static const layer_shape layer_shapes[] = {
+    {"8B", 4096, 4096, 14336, 6144}, {"1B", 2048, 2048, 8192, 3072}, {"0.6B", 1024, 2048, 3072, 4096}};
+typedef struct {
+    gm_packed_matmul_args o, down;
+    gm_made_glu_args units;
+    gm_packed_products_args next;
+} layer_products;
+static bool record_layer(layer_products *l, const char **weights) {
+    const gm_contracts *contracts = device_cuda.contracts;
+    gm_matrix *const matrices[] = {&l->o.weight, &l->units.glu.gate, &l->units.glu.up, &l->down.weight,
+                                   &l->next.parts[0].weight};
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
+        const gm_quant_info *f = &gm_quants[matrices[i]->format];
+        matrices[i]->data = *weights;
+        *weights += matrices[i]->rows * (matrices[i]->k / f->values) * f->bytes;
+    }
+    return contracts->packed_matmul(&device_recorder, &l->o, 1) &&
+           contracts->made_glu(&device_recorder, &l->units, 1) &&
+           contracts->packed_matmul(&device_recorder, &l->down, 1) &&
+           contracts->packed_products(&device_recorder, &l->next, 1);
+}
+static bool run_graph(const void *args, int64_t n) {
+    (void)n;
+    return device_cuda.replay(device, (gm_device_graph *)(uintptr_t)args) == DEVICE_OK;
+}
+static void bench_layer(const layer_shape *s, int format, const char *weights, int64_t bytes, char *x, char *out) {
+    const gm_row_form form = format == GM_QUANT_bf16 ? GM_FORM_BF16 : GM_FORM_F32;
+    float *row = (float *)(void *)out, *norm = (float *)(void *)filled(s->dim * 4, GM_T_F32);
+    char *units = out + (1 << 20), name[64];
+    const gm_made_rows made = {row, norm, 1e-5f, form};
+    const int64_t values = s->dim * (s->heads + 3 * s->inner + s->next),
+                  each = values / gm_quants[format].values * gm_quants[format].bytes;
+    layer_products l = {.units.rows = made, .next = {.rows = made, .count = 1}};
+    l.o = (gm_packed_matmul_args){.out = row, .x = x, .form = form, .residual = (float *)(void *)x};
+    l.o.weight = (gm_matrix){.format = format, .rows = s->dim, .k = s->heads};
+    l.units.glu = (gm_packed_glu_args){.out = units, .out_form = form, .kind = GM_GLU_SILU};
+    l.units.glu.gate = l.units.glu.up = (gm_matrix){.format = format, .rows = s->inner, .k = s->dim};
+    l.down = (gm_packed_matmul_args){.out = row, .x = units, .form = form, .residual = (float *)(void *)x};
+    l.down.weight = (gm_matrix){.format = format, .rows = s->dim, .k = s->inner};
+    l.next.parts[0] = (gm_product_part){
+        (float *)(void *)(out + (2 << 20)), {.format = format, .rows = s->next, .k = s->dim}, NULL};
+    const char *at = weights;
+    gm_device_graph *graph = NULL;
+    reset_workspace();
+    holds = true;
+    for (int i = 0; i < LAYERS; i++) {
+        if (at + each > weights + bytes)
+            at = weights;
+        if (!record_layer(&l, &at))
+            die("a layer");
+    }
+    holds = false;
+    if (device_cuda.capture(device, held, n_held, &graph) != DEVICE_OK)
+        die("a graph");
+    n_held = 0;
+    snprintf(name, sizeof name, "layer of %s, %s", s->name, gm_quants[format].name);
+    report(name, seconds_of(run_graph, graph, 1) / LAYERS, (double)each, 0, 80);
+    device_cuda.drop(device, graph);
+}
 static void bench_packed(void) {
     static const int formats[] = {GM_QUANT_bf16, GM_QUANT_q8_0, GM_QUANT_q4_0, GM_QUANT_affine4_64_f16,
                                   GM_QUANT_q4_k, GM_QUANT_q6_k, GM_QUANT_mxfp4};
@@ -413,6 +482,9 @@ static void bench_packed(void) {
     char *weights = filled(bytes, GM_T_U32), *x = filled(32 * 14336 * 4, GM_T_F32);
     char *out = device_memory((size_t)32 * 128256 * 4);
     take_workspace((size_t)64 << 20);
+    for (size_t s = 0; s < sizeof layer_shapes / sizeof *layer_shapes && divisor == 1; s++)
+        for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
+            bench_layer(&layer_shapes[s], formats[f], weights, bytes, x, out);
     for (size_t s = 0; s < sizeof packed_shapes / sizeof *packed_shapes; s++)
         for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
             bench_packed_shape(&packed_shapes[s], formats[f], weights, bytes, x, out);
@@ -435,7 +507,7 @@ int main(int argc, char **argv) {
     if (device_cuda.alloc(device, workspace_size, &memory) != DEVICE_OK)
         die("memory");
     workspace_block = memory;
-    arguments_block = malloc(1 << 16);
+    arguments_block = malloc(MOST_HELD * ARGUMENTS);
     device_recorder.launch = run_kept;
     device_recorder.workspace = kept_workspace;
     device_recorder.contracts = device_cuda.contracts;

@@ -153,15 +153,26 @@ static inline bool run_host(gm_recorder *r, gm_kernel fn, const void *args, size
     fn(args, 0, n);
     return true;
 }
+/* Those that are issued with others, where it holds them. */
+#define MOST_HELD 64
+static gm_device_launch held[MOST_HELD];
+static int n_held;
+static bool holds;
+static inline bool launch_held(void) {
+    const int n = n_held;
+    n_held = 0;
+    if (device_cuda.launch(device, held, n) == DEVICE_OK)
+        return true;
+    printf("a launch failed: %s\n", device_cuda.why(device));
+    return false;
+}
 static inline bool run_device(gm_recorder *r, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain,
                               int flags) {
     void *kept = host_memory(size);
     (void)r, (void)grain, (void)flags;
     memcpy(kept, args, size);
-    if (device_cuda.launch(device, &(gm_device_launch){fn, kept, n}, 1) == DEVICE_OK)
-        return true;
-    printf("a launch failed: %s\n", device_cuda.why(device));
-    return false;
+    held[n_held++] = (gm_device_launch){fn, kept, n};
+    return (holds && n_held < MOST_HELD) || launch_held();
 }
 static inline int one_thread(const gm_recorder *r) { return r != NULL; }
 static inline void no_fence(gm_recorder *r) { (void)r; }
