@@ -418,6 +418,11 @@ typedef struct {
     void *made;             /* x of passes of so many columns, as several.cu reads it; NULL: rows of bfloat16 */
     int32_t columns;
 } cuda_packed_args;
+/* Products of a token with matrices of two formats: the first blocks have those of the first one. */
+typedef struct {
+    cuda_packed_args products[2];
+    int32_t blocks;
+} cuda_two_products_args;
 
 /* Mixtures: of each pair of token and expert a row of `units`, [tokens, top_k, inner]. What a product reads is rounded
  * to bfloat16 first, or not. */

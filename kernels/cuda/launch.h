@@ -89,6 +89,8 @@ cuda_format cuda_format_of(int format, int64_t rows, int64_t k);
 bool cuda_makes_tiles(const cuda_matrix *w, int64_t rows, int64_t k);
 /* Starts one; false: it is for other kernels. */
 bool cuda_start_tiled(cuda_packed_args *p);
+/* Starts two of one token and the same rows of x, of two formats, in one launch; false: there is none for such. */
+bool cuda_start_two(const cuda_packed_args *first, const cuda_packed_args *second);
 /* The same of pairs of a token and an expert, which fit or do not: then only their pairs' matrices may change. */
 bool cuda_fits_experts(cuda_packed_args *p);
 void cuda_start_tiled_experts(const cuda_packed_args *p);

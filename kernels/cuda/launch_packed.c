@@ -121,14 +121,22 @@ static const void *start_made_rows(const made_memory *m, int64_t n, int64_t k) {
     return m->rounded;
 }
 /* p, whose x is what m's rows become, as rows are read where tiles are. */
-static bool start_made_tiled(cuda_packed_args p, const made_memory *m) {
+static cuda_packed_args made_in_tiles(cuda_packed_args p, const made_memory *m) {
     p.x = m->rows.x;
     p.x_type = GM_T_F32;
     p.norm = m->rows.norm;
     p.eps = m->rows.eps;
     p.rounds = m->rows.form == GM_FORM_BF16;
     p.made = m->several;
-    return cuda_start_tiled(&p);
+    return p;
+}
+static bool start_made_tiled(const cuda_packed_args *p, const made_memory *m) {
+    cuda_packed_args own = made_in_tiles(*p, m);
+    return cuda_start_tiled(&own);
+}
+static bool start_made_two(const cuda_packed_args *p, const made_memory *m) {
+    const cuda_packed_args first = made_in_tiles(p[0], m), second = made_in_tiles(p[1], m);
+    return cuda_start_two(&first, &second);
 }
 typedef struct {
     gm_packed_products_args products;
@@ -162,32 +170,43 @@ static void start_apart(cuda_packed_args p) {
 static bool is_tiled(const gm_matrix *w) {
     return cuda_makes_tiles(&(cuda_matrix){w->data, NULL, cuda_format_of(w->format, w->rows, w->k)}, w->rows, w->k);
 }
-/* Those of one format that are in tiles go together. */
-static void launch_packed_products(const void *args, int64_t begin, int64_t end) {
-    const products_job *job = args;
-    const gm_packed_products_args *a = &job->products;
-    const void *x = NULL;
-    bool started[GM_PRODUCTS] = {false};
-    (void)begin;
+/* Those of one format that are in tiles go together, into groups. How many there are. */
+static int groups_of(cuda_packed_args *groups, const gm_packed_products_args *a, int64_t tokens) {
+    bool taken[GM_PRODUCTS] = {false};
+    int count = 0;
     for (int first = 0; first < a->count; first++) {
         const gm_matrix *w = &a->parts[first].weight;
-        cuda_packed_args p = {.residual = first ? NULL : a->residual,
-                              .tokens = end,
-                              .k = w->k,
-                              .x_type = form_type(a->rows.form),
-                              .glu = CUDA_NO_GLU,
-                              .out_type = GM_T_F32};
-        if (started[first]) continue;
-        add_part(&p, &a->parts[first]);
-        for (int i = first + 1; i < a->count && is_tiled(w) && !p.residual; i++)
-            if (!started[i] && a->parts[i].weight.format == w->format && is_tiled(&a->parts[i].weight)) {
-                add_part(&p, &a->parts[i]);
-                started[i] = true;
+        cuda_packed_args *p = &groups[count];
+        if (taken[first]) continue;
+        *p = (cuda_packed_args){.residual = first ? NULL : a->residual,
+                                .tokens = tokens,
+                                .k = w->k,
+                                .x_type = form_type(a->rows.form),
+                                .glu = CUDA_NO_GLU,
+                                .out_type = GM_T_F32};
+        add_part(p, &a->parts[first]);
+        for (int i = first + 1; i < a->count && is_tiled(w) && !p->residual; i++)
+            if (!taken[i] && a->parts[i].weight.format == w->format && is_tiled(&a->parts[i].weight)) {
+                add_part(p, &a->parts[i]);
+                taken[i] = true;
             }
+        count++;
+    }
+    return count;
+}
+static void launch_packed_products(const void *args, int64_t begin, int64_t end) {
+    const products_job *job = args;
+    cuda_packed_args groups[GM_PRODUCTS];
+    const int count = groups_of(groups, &job->products, end);
+    const void *x = NULL;
+    (void)begin;
+    if (count == 2 && start_made_two(groups, &job->made)) return;
+    for (int i = 0; i < count; i++) {
+        cuda_packed_args *p = &groups[i];
         if (start_made_tiled(p, &job->made)) continue;
-        p.x = x ? x : (x = start_made_rows(&job->made, end, w->k));
-        p.made = job->made.several;
-        start_apart(p);
+        p->x = x ? x : (x = start_made_rows(&job->made, end, p->k));
+        p->made = job->made.several;
+        start_apart(*p);
     }
 }
 bool cuda_packed_products(gm_recorder *r, const gm_packed_products_args *a, int64_t n) {
@@ -215,7 +234,7 @@ static void launch_made_glu(const void *args, int64_t begin, int64_t end) {
     const made_glu_job *job = args;
     (void)begin;
     cuda_packed_args p = glu_args(&job->glu, end);
-    if (start_made_tiled(p, &job->made)) return;
+    if (start_made_tiled(&p, &job->made)) return;
     p.x = start_made_rows(&job->made, end, p.k);
     start_product(&p);
 }

@@ -475,6 +475,13 @@ TILED_X(affine4, tiles_of_affine4<64, GM_T_F16>)
     }
 ALL_TILES(TILED_ONE)
 
+/* Formats that files mix in the matrices of a row: one launch for both. */
+KERNEL_OF_REGISTERS(gm_tiled_two_q4_k_q6_k, cuda_two_products_args, TILED_THREADS, one_q4_k::REGISTERS) {
+    const int block = (int)block_index();
+    if (block < a.blocks) tiled_product<one_q4_k>(a.products[0], 0, block);
+    else tiled_product<one_q6_k>(a.products[1], 0, block - a.blocks);
+}
+
 /* ---- mixtures of experts: a pair of token and expert has a row of its own, as many blocks each ---- */
 DEVICE cuda_matrix expert_matrix(const cuda_matrix &stack, int64_t expert, int64_t rows, int64_t k) {
     const int64_t bytes = rows * (k / stack.format.values * stack.format.bytes);
