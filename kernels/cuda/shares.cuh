@@ -133,23 +133,28 @@ DEVICE void turn_queries(const cuda_decode_args &given, const decoded_share &s, 
 /* A row's own key, turned, or its value, by a warp whose copies into its memory have ended: to the cache and to the
  * block's memory. */
 template <int TYPE, int DIM>
-DEVICE void put_own(const cuda_decode_args &given, const decoded_share &s, const decoded_room<DIM> &room,
-                    const kv_place &to, bool is_key) {
+DEVICE void put_own(const decoded_share &s, const decoded_room<DIM> &room, const kv_place &to, bool is_key,
+                    const lane_head<DIM> &own, const lane_head<DIM> &angles) {
     const int lane = thread_index() % WARP, dim = to.dim, at = s.first + s.own;
-    const float *values = room.turned + (is_key ? 0 : DIM);
-    warp_barrier();
-    store_kv((char *)(is_key ? to.keys : to.values), given.row.turn.kv_type, at, dim, is_key, lane, WARP,
-             [&](int64_t d) { return values[d]; });
     if constexpr (TYPE == GM_T_KV_Q8_0) {
+        float *values = room.turned + (is_key ? 0 : DIM);
+        own.turn(angles, [&](int d, float value) { values[d] = value; });
+        warp_barrier();
+        store_kv((char *)(is_key ? to.keys : to.values), TYPE, at, dim, is_key, lane, WARP,
+                 [&](int64_t d) { return values[d]; });
         warp_barrier(); /* what all lanes stored is read */
         if (is_key) load_keys<TYPE, DIM>(room.keys + s.own / 16 * 32 * DIM, to, at / 16 * 16, 16, lane, WARP);
         for (int part = lane; part < DIM / 8 && !is_key; part += WARP)
             load_value<TYPE, DIM>(room.values, to, s.first, s.own, part, at + 1);
     } else {
-        for (int d = lane; d < dim; d += WARP)
+        warp_barrier();
+        own.turn(angles, [&](int d, float value) {
+            put_half<TYPE>(
+                is_key ? (char *)to.keys + key_place(at, d, dim) * 2 : (char *)to.values + (at * dim + d) * 2, value);
             put_half<TYPE>(is_key ? key_piece(room.keys, DIM, s.own / 16, d, s.own / 8 % 2) + s.own % 8 * 2
                                   : value_piece(room.values, DIM, s.own, d / 8) + d % 8 * 2,
-                           values[d]);
+                           value);
+        });
     }
 }
 /* Queries, unless that was done, and the row's own key and value, which two of the warps turn: the key that which has
@@ -168,9 +173,8 @@ DEVICE void turn_row(const cuda_decode_args &given, const decoded_share &s, cons
     if (queries) turn_queries<TYPE>(given, s, room, angles, norms.q);
     if (!is_key && !is_value) return;
     if (is_key && given.row.k_norm) own.norm(norms.k, given.row.eps);
-    own.turn(angles, [&](int d, float value) { room.turned[(is_key ? 0 : DIM) + d] = value; });
     wait_copies<0>(); /* of the keys beside it */
-    put_own<TYPE>(given, s, room, to, is_key);
+    put_own<TYPE>(s, room, to, is_key, own, angles);
 }
 template <int TYPE, int DIM>
 DEVICE void read_queries(const gm_attention_args &a, const decoded_share &s, const decoded_room<DIM> &room) {
