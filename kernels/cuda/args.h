@@ -392,9 +392,10 @@ typedef struct {
 } cuda_more;
 typedef struct {
     /* Of tiled.cu, all that a block needs before it asks for weights, and first: it waits for each line of parameters.
-     * Where the first matrix begins, and where the second would if it had the rows before it too, or the up (`third`:
-     * likewise); sixteens of rows of a block, one more of the first `longer` blocks; tiles along k, and of a stage;
-     * stages of a ring, those that are asked for before x; sixteens before the second matrix and the third, or -1. */
+     * data: where the first matrix begins, and where the second one would begin if it had the first one's rows before
+     * its own; or a gate and an up. `third` is to both what the second is to the first. Sixteens of rows of a block,
+     * one more of the first `longer` blocks; tiles along k, and of a stage; stages of a ring, those that are asked for
+     * before x; sixteens of rows before the second matrix and before the third, -1: there are a gate and an up. */
     const char *data[2];
     int32_t units, longer, tiles, stage, stages, early, ends[CUDA_MORE];
     const char *third;
@@ -418,10 +419,10 @@ typedef struct {
     void *made;             /* x of passes of so many columns, as several.cu reads it; NULL: rows of bfloat16 */
     int32_t columns;
 } cuda_packed_args;
-/* Products of a token with matrices of two formats: the first blocks have those of the first one. */
+/* Products of a token with matrices of two formats: so many blocks have those of the first one. */
 typedef struct {
+    int64_t blocks;
     cuda_packed_args products[2];
-    int32_t blocks;
 } cuda_two_products_args;
 
 /* Mixtures: of each pair of token and expert a row of `units`, [tokens, top_k, inner]. What a product reads is rounded

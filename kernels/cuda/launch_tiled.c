@@ -91,10 +91,15 @@ bool cuda_start_tiled(cuda_packed_args *p) {
     return true;
 }
 
-/* ---- two formats: as many blocks for each as make the last of all end soonest ---- */
+/* ---- two formats: as many blocks for each as make the last of all end soonest, and none without work ---- */
+static bool makes_two(const cuda_packed_args *p, int format) {
+    return p->weight.format.format == format && p->tokens == 1 && is_aligned(p->x, 16) && is_aligned(p->norm, 16) &&
+           p->x_type == GM_T_F32 && !p->rounds && cuda_makes_tiles(&p->weight, p->rows, p->k);
+}
+/* Blocks of the first, of so many at most of both. */
 static int64_t split_of(const cuda_packed_args *p, int64_t most) {
     int64_t best = 1, least = INT64_MAX;
-    for (int64_t blocks = 1; blocks < most; blocks++) {
+    for (int64_t blocks = 1; blocks < most && blocks <= units_of(p); blocks++) {
         const int64_t first = blocks_of(units_of(p), blocks) * p[0].weight.format.bytes,
                       second = blocks_of(units_of(p + 1), most - blocks) * p[1].weight.format.bytes;
         const int64_t longest = first > second ? first : second;
@@ -106,22 +111,19 @@ bool cuda_start_two(const cuda_packed_args *first, const cuda_packed_args *secon
     const bool turned = first->weight.format.format == GM_QUANT_q6_k;
     cuda_two_products_args p = {.products = {turned ? *second : *first, turned ? *first : *second}};
     size_t memory = 0;
-    if (first->tokens != 1 || p.products[0].weight.format.format != GM_QUANT_q4_k ||
-        p.products[1].weight.format.format != GM_QUANT_q6_k)
-        return false;
+    if (!makes_two(p.products, GM_QUANT_q4_k) || !makes_two(p.products + 1, GM_QUANT_q6_k)) return false;
     const int64_t units = units_of(p.products) + units_of(p.products + 1),
-                  most = units < TILED_FILL ? units : TILED_FILL;
-    p.blocks = (int32_t)split_of(p.products, most);
+                  split = split_of(p.products, units < TILED_FILL ? units : TILED_FILL),
+                  left = (units < TILED_FILL ? units : TILED_FILL) - split,
+                  others = left < units_of(p.products + 1) ? left : units_of(p.products + 1);
+    p.blocks = (int32_t)split;
     for (int i = 0; i < 2; i++) {
-        cuda_packed_args *own = &p.products[i];
-        const bool fits = is_aligned(own->x, 16) && is_aligned(own->norm, 16) && own->x_type == GM_T_F32 &&
-                          !own->rounds && cuda_makes_tiles(&own->weight, own->rows, own->k);
-        share_units(own, units_of(own), i ? most - p.blocks : p.blocks);
-        const size_t each = fits ? cut_memory(own, 2) : 0;
+        share_units(p.products + i, units_of(p.products + i), i ? others : split);
+        const size_t each = cut_memory(p.products + i, 2);
         if (!each) return false;
         memory = each > memory ? each : memory;
     }
-    cuda_start(CUDA_tiled_two_q4_k_q6_k, most, TILED_THREADS, memory, &p);
+    cuda_start(CUDA_tiled_two_q4_k_q6_k, split + others, TILED_THREADS, memory, &p);
     return true;
 }
 

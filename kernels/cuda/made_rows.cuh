@@ -47,7 +47,7 @@ template <tile_order ORDER, int ROUNDS> struct lane_eights {
         UNROLL for (int r = 0; r < EACH; r++) {
             const uint32_t at = own + r * WARP * 8;
             const bool there = first + r * WARP < part.end;
-            if (ROUNDS > 1 && base + r * WARP >= part.end) continue;
+            if (ROUNDS != 1 && base + r * WARP >= part.end) continue;
             fours[r][0] = there ? read_written((const four_floats *)(x + at)) : four_floats{};
             fours[r][1] = there ? read_written((const four_floats *)(x + at + order::FAR)) : four_floats{};
         }

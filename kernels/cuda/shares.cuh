@@ -48,7 +48,7 @@ DEVICE decoded_share share_of(const cuda_decode_args &given, int row, int positi
 /* A block's memory: CUDA_DECODE_MEMORY(DIM) bytes. */
 template <int DIM> struct decoded_room {
     char *keys, *values, *queries, *weights; /* of 16 bits: [16 heads][DIM], [16 heads][keys], as value_piece has it */
-    float *tops, *sums, *turned;             /* of scores and weights, [warps][16 heads]; rows of a key and a value */
+    float *tops, *sums, *turned; /* of scores and weights, [warps][16 heads]; of int8, rows of a key and a value */
     METHOD decoded_room() {
         keys = block_memory();
         values = keys + CUDA_SHARE_KEYS * DIM * 2;
@@ -148,13 +148,20 @@ DEVICE void put_own(const decoded_share &s, const decoded_room<DIM> &room, const
             load_value<TYPE, DIM>(room.values, to, s.first, s.own, part, at + 1);
     } else {
         warp_barrier();
-        own.turn(angles, [&](int d, float value) {
-            put_half<TYPE>(
-                is_key ? (char *)to.keys + key_place(at, d, dim) * 2 : (char *)to.values + (at * dim + d) * 2, value);
-            put_half<TYPE>(is_key ? key_piece(room.keys, DIM, s.own / 16, d, s.own / 8 % 2) + s.own % 8 * 2
-                                  : value_piece(room.values, DIM, s.own, d / 8) + d % 8 * 2,
-                           value);
-        });
+        if (is_key) {
+            char *cache = (char *)to.keys + (at / GM_KV_LANES * GM_KV_LANES * dim + at % GM_KV_LANES) * 2;
+            char *block = room.keys + s.own / 16 * 32 * DIM + s.own % 8 * 2;
+            own.turn(angles, [&](int d, float value) {
+                put_half<TYPE>(cache + d * GM_KV_LANES * 2, value);
+                put_half<TYPE>(key_piece(block, DIM, 0, d, s.own / 8 % 2), value);
+            });
+        } else {
+            char *cache = (char *)to.values + at * dim * 2;
+            own.turn(angles, [&](int d, float value) {
+                put_half<TYPE>(cache + d * 2, value);
+                put_half<TYPE>(value_piece(room.values, DIM, s.own, d / 8) + d % 8 * 2, value);
+            });
+        }
     }
 }
 /* Queries, unless that was done, and the row's own key and value, which two of the warps turn: the key that which has

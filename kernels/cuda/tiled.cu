@@ -23,7 +23,7 @@ struct tiled_share {
     int matrices;
     METHOD int part(int number) const { return part_of_tiles(tiles, number); }
 };
-template <class FORM> DEVICE tiled_share share_of_block(const cuda_packed_args &a, int columns, int block) {
+DEVICE tiled_share share_of_block(const cuda_packed_args &a, int columns, int block) {
     const int matrices = a.ends[0] < 0 ? 2 : 1;
     return {columns, a.tiles, a.units * block + (block < a.longer ? block : a.longer),
             (a.units + (block < a.longer)) * matrices, matrices};
@@ -154,8 +154,8 @@ DEVICE void read_row(const cuda_packed_args &a, const tiled_room &room, const ro
                     [&](int u) { return room.x + u / 4 * columns * 4 + u % 4; });
     }
 }
-/* The same however long, and of rows of bfloat16; after what makes x: what packed the weights has ended before
- * (launch_pack). */
+/* A part of any length, of rows of float32, or of bfloat16 as they are. It waits for what makes x; what packed the
+ * weights, which were asked for, has ended before (launch_pack). */
 template <class FORM, class RING>
 DEVICE void read_rows(const cuda_packed_args &a, const tiled_room &room, const row_part &part, int columns,
                       int64_t token, int number, RING &ring) {
@@ -368,7 +368,7 @@ template <class FORM, class END> DEVICE void multiply_parts(tile_ring<FORM> &rin
 template <class FORM> DEVICE void tiled_product(const cuda_packed_args &a, int64_t token, int block) {
     constexpr int columns = FORM::BF16 ? 1 : 2;
     const int lane = thread_index() % WARP, warp = warp_number();
-    const tiled_share s = share_of_block<FORM>(a, columns, block);
+    const tiled_share s = share_of_block(a, columns, block);
     const tiled_room room = room_of_block<FORM>(a, columns);
     const row_part part(s.tiles, FORM::K, warp);
     tile_ring<FORM> ring(a, s);

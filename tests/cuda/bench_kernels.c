@@ -411,7 +411,7 @@ static void bench_packed_shape(const packed_shape *shape, int format, const char
 }
 /* A token's products from one layer's attention to the next one's, of decoders of eight billion weights, one billion,
  * and 0.6, in a graph of some layers, whose matrices are others: each waits for what the one before it makes. */
-#define LAYERS 8
+#define LAYERS 16
 typedef struct {
     const char *name;
     int64_t dim, heads, inner, next;

@@ -354,6 +354,19 @@ static void products_alone(gm_packed_products_args d, const made_pair *m, const 
         }
     }
 }
+/* Product i of a format, to out. */
+static void add_product(gm_packed_products_args *h, gm_packed_products_args *d, operand *out, int i, int format,
+                        int64_t rows, int64_t k, int64_t tokens) {
+    const packed_pair w = random_packed(format, rows, k, false);
+    const operand bias = random_operand(rows, GM_T_F32, SMALL);
+    *out = operand_of((size_t)(tokens * rows) * 4);
+    h->parts[i] = (gm_product_part){floats_of(out->host),
+                                    {.data = w.packed.host, .format = w.format, .rows = rows, .k = k},
+                                    i == 1 ? floats_of(bias.host) : NULL};
+    d->parts[i] = h->parts[i];
+    d->parts[i].out = floats_of(out->device), d->parts[i].weight.data = w.packed.device;
+    d->parts[i].bias = i == 1 ? floats_of(bias.device) : NULL;
+}
 static void packed_products_case(int format, int c, bool whole, int64_t k) {
     const int count = 1 + (c + format) % GM_PRODUCTS;
     const int64_t tokens = random_tokens(21);
@@ -361,21 +374,14 @@ static void packed_products_case(int format, int c, bool whole, int64_t k) {
     const made_pair made = random_made_rows(tokens, k, c % 3 != 1, form);
     const int blocks = format == GM_QUANT_q8_0 ? GM_QUANT_q4_0 : GM_QUANT_q8_0;
     const int other = format == GM_QUANT_q4_k                 ? GM_QUANT_q6_k /* of the last */
+                      : format == GM_QUANT_q6_k               ? GM_QUANT_q4_k
                       : format > GM_QUANT_bf16 && k % 32 == 0 ? blocks
                                                               : format;
     gm_packed_products_args h = {.rows = made.host, .count = count}, d = {.rows = made.device, .count = count};
     operand outs[GM_PRODUCTS];
     for (int i = 0; i < count; i++) {
         const int64_t rows = whole ? whole_rows() : 1 + below(30);
-        const packed_pair w = random_packed(i == 2 ? other : format, rows, k, false);
-        const operand bias = random_operand(rows, GM_T_F32, SMALL);
-        outs[i] = operand_of((size_t)(tokens * rows) * 4);
-        h.parts[i] = (gm_product_part){floats_of(outs[i].host),
-                                       {.data = w.packed.host, .format = w.format, .rows = rows, .k = k},
-                                       i == 1 ? floats_of(bias.host) : NULL};
-        d.parts[i] = h.parts[i];
-        d.parts[i].out = floats_of(outs[i].device), d.parts[i].weight.data = w.packed.device;
-        d.parts[i].bias = i == 1 ? floats_of(bias.device) : NULL;
+        add_product(&h, &d, &outs[i], i, i == 2 ? other : format, rows, k, tokens);
     }
     const int64_t rows = h.parts->weight.rows;
     const operand residual = random_operand(tokens * rows, GM_T_F32, SMALL);
@@ -388,6 +394,20 @@ static void packed_products_case(int format, int c, bool whole, int64_t k) {
                     fmax(largest_of(outs[i], all, GM_T_F32), 1));
     }
     products_alone(d, &made, outs, residual);
+}
+/* Of a token, whose matrices of two formats are one launch, where both are in tiles. */
+static void two_formats_case(int first, int64_t rows, int second, int64_t others, int64_t k) {
+    const made_pair made = random_made_rows(1, k, true, GM_FORM_F32);
+    const int64_t each[2] = {rows, others};
+    gm_packed_products_args h = {.rows = made.host, .count = 2}, d = {.rows = made.device, .count = 2};
+    operand outs[2];
+    add_product(&h, &d, &outs[0], 0, first, rows, k, 1);
+    add_product(&h, &d, &outs[1], 1, second, others, k, 1);
+    RUN_BOTH(packed_products, h, d, 1, *outs, (size_t)rows * 4);
+    for (int i = 0; i < 2; i++)
+        compare_out("of two formats", outs[i], each[i], GM_T_F32, made_ulps(GM_FORM_F32),
+                    fmax(largest_of(outs[i], each[i], GM_T_F32), 1));
+    free_memory();
 }
 static void made_glu_case(int format, int c, bool whole) {
     const int64_t rows = whole ? whole_rows() : 1 + below(30), tokens = random_tokens(rows);
@@ -437,9 +457,17 @@ static void check_packed_products(void) {
             packed_products_case(format, 1 + (int)tiles, true,
                                  16 * tile * (format == GM_QUANT_q4_0 ? tiles : 1 + below(most)));
     }
-    static const int long_rows[] = {GM_QUANT_bf16, GM_QUANT_q4_0, GM_QUANT_q6_k}; /* more than a warp holds of x */
-    for (int i = 0; i < 3; i++, free_memory())
-        packed_products_case(long_rows[i], 3 * i, true, 256 * 69);
+    static const int long_rows[] = {GM_QUANT_bf16, GM_QUANT_q4_0, GM_QUANT_q6_k};
+    static const int64_t lengths[] = {256 * 17, 256 * 49, 256 * 69}; /* that a lane reads twice, four times, anew */
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 3; j++, free_memory())
+            packed_products_case(long_rows[i], 3 * i + j, true, lengths[j]);
+    packed_products_case(GM_QUANT_q4_0, 0, true, 64 * 67); /* parts that differ by a tile */
+    free_memory();
+    two_formats_case(GM_QUANT_q4_k, 16 * 140, GM_QUANT_q6_k, 32, 256);
+    two_formats_case(GM_QUANT_q6_k, 16 * 140, GM_QUANT_q4_k, 48, 256);
+    two_formats_case(GM_QUANT_q6_k, 16, GM_QUANT_q4_k, 16, 256 * 3);
+    two_formats_case(GM_QUANT_q4_k, 16, GM_QUANT_q6_k, 8, 256);
 }
 
 /* As many tokens as go over the weights together, of every format that has tiles, and one more: into rows of several
